@@ -1,0 +1,3 @@
+//! The one binary of the host: arguments in, calls out.
+
+fn main() {}

@@ -1,0 +1,26 @@
+//! Every elevator of Evenkeel, as pure state machines.
+//!
+//! Think of a shared tap and a family of buckets. Each bucket may hold the tap for a while (its
+//! budget); how soon its turn comes again follows from its weight and from what it really drew.
+//! Nobody who was away from the table may later claim the water that ran while it was away, and
+//! somebody who comes with a small cup and great thirst is let through first.
+//!
+//! The contract is [`Scheduler`]: requests go in with [`Scheduler::insert`], come out with
+//! [`Scheduler::dispatch`] in the order in which the device shall see them, and are accounted for
+//! with [`Scheduler::complete`]. Time is an argument. Once warm nothing is allocated.
+//!
+//! Deliberately absent: clocks, threads, I/O, disks, virtio, unsafe code, dependencies.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod request;
+mod scheduler;
+mod units;
+
+pub use request::{Class, Op, Priority, Request, Tag};
+pub use scheduler::{GroupId, GroupReport, Insertion, Next, QueueId, Scheduler};
+pub use units::{Nanos, Weight, WeightError};

@@ -1,0 +1,112 @@
+//! The contract between the engine and every elevator.
+
+use crate::{Nanos, Priority, Request, Tag, Weight};
+
+/// Names a queue, the leaf of the scheduling tree: what comes closest to one application.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct QueueId(pub u32);
+
+/// Names a group, an inner node of the scheduling tree: a tenant or a VM.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct GroupId(pub u32);
+
+impl GroupId {
+    /// The root of the tree: the pool.
+    pub const ROOT: Self = Self(0);
+}
+
+/// What became of an inserted request.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Insertion {
+    /// It waits on its own.
+    Queued,
+    /// It was glued to the waiting request named here, and goes to the device as a part of it.
+    Merged(Tag),
+}
+
+/// What a scheduler answers to "who is next?".
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Next {
+    /// This request goes to the device now, with all its [`parts`](Scheduler::parts).
+    Request(Tag),
+    /// Requests wait, but none may go before this instant, unless an insertion or a completion
+    /// changes that: the scheduler keeps the device for somebody who is expected back at once.
+    NotBefore(Nanos),
+    /// Nothing to do until the next insertion or completion.
+    Empty,
+}
+
+/// Figures of one group for `status`.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct GroupReport {
+    /// Sectors dispatched for this group and all below it since it exists.
+    pub service_sectors: u64,
+    /// Requests that wait in this group and below.
+    pub queued: u32,
+    /// Whether its weight is raised now, for an interactive or soft real-time queue in it.
+    pub raised: bool,
+}
+
+/// An elevator: decides who is next, and nothing else.
+///
+/// `now` never lies before the `now` of an earlier call. Every tag given to [`insert`] comes out
+/// exactly once: by itself from [`dispatch`], or as one of the [`parts`] of a request that does.
+/// The caller owes one [`complete`] for every tag that [`dispatch`] returned (not for its parts).
+///
+/// [`insert`]: Self::insert
+/// [`dispatch`]: Self::dispatch
+/// [`parts`]: Self::parts
+/// [`complete`]: Self::complete
+pub trait Scheduler {
+    /// Adds a group below `parent`. Elevators without shares accept and ignore groups.
+    fn add_group(&mut self, now: Nanos, parent: GroupId, weight: Weight) -> GroupId;
+
+    /// Removes a group. The caller has removed its queues and child groups, and all is completed.
+    fn remove_group(&mut self, now: Nanos, group: GroupId);
+
+    /// Changes the weight of a group; takes effect when the group next becomes active.
+    fn set_weight(&mut self, now: Nanos, group: GroupId, weight: Weight);
+
+    /// Adds a queue to a group. `sync` queues hold requests that somebody waits for; a queue that
+    /// is not `sync` holds write-back.
+    fn add_queue(&mut self, now: Nanos, group: GroupId, priority: Priority, sync: bool) -> QueueId;
+
+    /// Says that nobody will insert into this queue any more. What it holds still comes out; its
+    /// name may be reused once its last request is completed.
+    fn remove_queue(&mut self, now: Nanos, queue: QueueId);
+
+    /// Hands over a request. Never refuses. O(log n) in the requests of the queue.
+    fn insert(&mut self, now: Nanos, request: Request) -> Insertion;
+
+    /// Chooses the request that goes to the device now. The caller asks only if the device has
+    /// room, and repeats until the answer is not [`Next::Request`]. Also handles deadlines that
+    /// have passed: there is no separate timer call.
+    fn dispatch(&mut self, now: Nanos) -> Next;
+
+    /// Says that the device has finished a dispatched request and all its parts.
+    fn complete(&mut self, now: Nanos, tag: Tag);
+
+    /// Returns the instant at which [`dispatch`](Self::dispatch) must be asked again even if
+    /// nothing arrives and nothing completes; never one that the last `dispatch` has handled.
+    fn next_deadline(&self) -> Option<Nanos>;
+
+    /// Returns the part of a request that follows `tag` in ascending sector order.
+    ///
+    /// A walk starts at [`first_part`](Self::first_part); valid until `complete`.
+    fn next_part(&self, tag: Tag) -> Option<Tag>;
+
+    /// Returns the part of a request with the lowest sector; the request itself if unmerged.
+    fn first_part(&self, tag: Tag) -> Tag;
+
+    /// Returns the number of requests that wait (a merged request counts once).
+    fn queued(&self) -> u32;
+
+    /// Returns the number of requests dispatched and not completed (a merged one counts once).
+    fn in_flight(&self) -> u32;
+
+    /// Returns the figures of a group.
+    fn group_report(&self, group: GroupId) -> GroupReport;
+
+    /// Panics if the state contradicts itself. For tests and the simulator; O(everything).
+    fn check_invariants(&self);
+}
