@@ -1,1 +1,8 @@
-//! Placeholder of the room; see ARCHITECTURE.md.
+//! Modelled devices, in virtual time.
+//!
+//! Deliberately absent: clocks, threads, I/O, randomness.
+#![forbid(unsafe_code)]
+
+mod device;
+
+pub use device::{DeviceModel, Io, IoOp};
