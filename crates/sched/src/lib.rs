@@ -17,10 +17,18 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod choose;
+mod fifo;
+mod merge;
 mod request;
 mod scheduler;
+mod table;
+#[cfg(test)]
+mod testing;
+mod tree;
 mod units;
 
+pub use merge::MergeLimits;
 pub use request::{Class, Op, Priority, Request, Tag};
 pub use scheduler::{GroupId, GroupReport, Insertion, Next, QueueId, Scheduler};
 pub use units::{Nanos, Weight, WeightError};

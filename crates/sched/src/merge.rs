@@ -1,0 +1,181 @@
+//! Gluing adjacent requests together.
+//!
+//! A request may join another only within the same queue, so the tree by sector of that queue
+//! finds both candidates in O(log n): the lower neighbour, which may end where the new request
+//! begins, and the upper one, which may begin where it ends. No hash of end sectors is needed. (If
+//! waiting requests overlap, the neighbour may hide a candidate behind it; then a merge is missed,
+//! which costs a command and harms nothing.) In a tree shared by several queues the same holds.
+//!
+//! Age is never lost: of two waiting requests that grow together the one inserted earlier stands
+//! for both and keeps its place and its time in the list by age.
+
+use crate::fifo::Fifo;
+use crate::table::{Kind, Record, Table};
+use crate::tree::{NIL, Tree, predecessor};
+use crate::{Nanos, Request, Tag};
+
+/// How large a merged request may become.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct MergeLimits {
+    /// Most sectors (512 bytes); larger is more efficient, and keeps others waiting longer.
+    pub max_sectors: u32,
+    /// Most memory segments; a system call takes at most 1024.
+    pub max_segments: u16,
+}
+
+impl Default for MergeLimits {
+    fn default() -> Self {
+        // 1280 KiB is what Linux allows by default; 1024 is IOV_MAX.
+        Self { max_sectors: 2560, max_segments: 1024 }
+    }
+}
+
+/// What an elevator allows when it merges.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MergeRules {
+    pub(crate) limits: MergeLimits,
+    /// Whether a new request may be glued before a waiting one.
+    pub(crate) front: bool,
+}
+
+/// At which end a waiting request grew.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Side {
+    /// It begins earlier now.
+    Front,
+    /// It ends later now.
+    Back,
+}
+
+/// What a merge did.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Merge {
+    /// The request that the new one is a part of now. It waits and is larger than before; it may
+    /// begin earlier even if the new request came behind another one (see `absorbed`).
+    pub(crate) into: Tag,
+    /// Where the new request was glued to the one that it touched.
+    pub(crate) side: Side,
+    /// A second waiting request that the first one reached by growing: it does not wait any more
+    /// and is in no list, but a part of `into`.
+    pub(crate) absorbed: Option<Tag>,
+}
+
+/// Makes `request` a part of a waiting request of the same queue, if it touches one.
+pub(crate) fn merge(
+    table: &mut Table,
+    (tree, fifo): (&mut Tree, &mut Fifo),
+    request: &Request,
+    rules: MergeRules,
+) -> Option<Merge> {
+    if !request.op.is_mergeable() {
+        return None;
+    }
+    let limits = rules.limits;
+    let above = tree.lower_bound(table, |index| table.record(index).pos <= request.pos);
+    let below = match above {
+        Some(index) => predecessor(table, index),
+        None => tree.last(table),
+    };
+    let (touched, side) = if let Some(index) = below
+        && table.record(index).end() == request.pos
+        && fits(table.record(index), request, limits)
+    {
+        (index, Side::Back)
+    } else if rules.front
+        && let Some(index) = above.filter(|&index| table.record(index).pos == request.end())
+        && fits(table.record(index), request, limits)
+    {
+        (index, Side::Front)
+    } else {
+        return None;
+    };
+    let new = request.tag.0;
+    table.admit(request, Nanos::ZERO);
+    let (lower, upper) = if side == Side::Back { (touched, new) } else { (new, touched) };
+    join(table, lower, upper, touched);
+    let absorbed = match (side, above, below) {
+        (Side::Back, Some(above), _) if touch(table, touched, above, limits) => above,
+        (Side::Front, _, Some(below)) if touch(table, below, touched, limits) => below,
+        (side, ..) => {
+            if side == Side::Front {
+                reposition(table, tree, touched);
+            }
+            return Some(Merge { into: Tag(touched), side, absorbed: None });
+        }
+    };
+    Some(chain(table, (tree, fifo), (touched, absorbed), side))
+}
+
+/// Glues the waiting request `grown` to the waiting one that it reached by growing at `side`.
+fn chain(
+    table: &mut Table,
+    (tree, fifo): (&mut Tree, &mut Fifo),
+    (grown, reached): (u32, u32),
+    side: Side,
+) -> Merge {
+    let (lower, upper) = if side == Side::Back { (grown, reached) } else { (reached, grown) };
+    let grown_stays = table.record(grown).is_older_than(table.record(reached));
+    let (stays, goes) = if grown_stays { (grown, reached) } else { (reached, grown) };
+    tree.remove(table, goes);
+    fifo.remove(table, goes);
+    join(table, lower, upper, stays);
+    reposition(table, tree, stays);
+    Merge { into: Tag(stays), side, absorbed: Some(Tag(goes)) }
+}
+
+/// Returns whether `request` may become a part of the waiting request `record`.
+#[inline]
+fn fits(record: &Record, request: &Request, limits: MergeLimits) -> bool {
+    let sectors = u64::from(record.nr_sectors) + u64::from(request.nr_sectors);
+    let segments = u32::from(record.segments) + u32::from(request.segments);
+    record.queue == request.queue
+        && record.kind == Kind::new(request.op, request.sync)
+        && sectors <= u64::from(limits.max_sectors)
+        && segments <= u32::from(limits.max_segments)
+}
+
+/// Returns whether two waiting requests may become one.
+#[inline]
+fn touch(table: &Table, lower: u32, upper: u32, limits: MergeLimits) -> bool {
+    let (lower, upper) = (table.record(lower), table.record(upper));
+    let sectors = u64::from(lower.nr_sectors) + u64::from(upper.nr_sectors);
+    let segments = u32::from(lower.segments) + u32::from(upper.segments);
+    lower.end() == upper.pos
+        && lower.queue == upper.queue
+        && lower.kind == upper.kind
+        && sectors <= u64::from(limits.max_sectors)
+        && segments <= u32::from(limits.max_segments)
+}
+
+/// Makes one request of two; `stays`, one of them, stands for both.
+fn join(table: &mut Table, lower: u32, upper: u32, stays: u32) {
+    let goes = if stays == lower { upper } else { lower };
+    let (below, above) = (table.record(lower), table.record(upper));
+    let pos = below.pos;
+    let nr_sectors = below.nr_sectors + above.nr_sectors;
+    let segments = below.segments + above.segments;
+    let (lower_last, upper_last) = (below.last_part, above.last_part);
+    let lower_first = table.record(lower_last).next_part;
+    let upper_first = table.record(upper_last).next_part;
+    table.record_mut(lower_last).next_part = upper_first;
+    table.record_mut(upper_last).next_part = lower_first;
+    table.record_mut(goes).last_part = NIL;
+    table.record_mut(lower_last).last_part = NIL;
+    table.record_mut(upper_last).last_part = upper_last;
+    table.absorb(goes);
+    let whole = table.record_mut(stays);
+    whole.last_part = upper_last;
+    whole.pos = pos;
+    whole.nr_sectors = nr_sectors;
+    whole.segments = segments;
+}
+
+/// Moves a request that begins earlier than before to its place in the tree.
+fn reposition(table: &mut Table, tree: &mut Tree, index: u32) {
+    let in_place = predecessor(table, index)
+        .is_none_or(|below| table.record(below).pos <= table.record(index).pos);
+    if !in_place {
+        tree.remove(table, index);
+        tree.insert(table, index);
+    }
+}

@@ -1,0 +1,510 @@
+//! A balanced search tree whose nodes lie in records that the caller owns.
+//!
+//! Picture a mobile: every rod carries two others, and no rod hangs more than one level lower on
+//! one side than on the other (Adelson-Velsky and Landis). The tree itself is one number, the
+//! index of its root. Whatever a node needs lies in the caller's record, as [`Links`]; so putting
+//! a request into a tree allocates nothing, and a record can lie in several arenas' trees at once.
+//!
+//! How to use it: embed one [`Links`] per tree that a record can be in at the same time, implement
+//! [`Nodes`] for whatever holds the records, and keep a [`Tree`] per sorted set:
+//!
+//! * [`Nodes::before`] is the order, wrap-safe or not, as the caller likes. Equal nodes lie in the
+//!   order of their insertion. What it compares must not change while a node is in the tree.
+//! * For a value about whole subtrees (say, the smallest start below a node) set
+//!   [`Nodes::AUGMENTED`] and compute it in [`Nodes::refresh`] from the node and its two children,
+//!   reached through [`Links::left`] and [`Links::right`]. The tree calls `refresh` bottom-up
+//!   wherever its shape changes; when a value changes in place call [`Tree::refresh_up`].
+//! * Own searches start at [`Tree::root`] and walk down the links, for example the eligible lookup.
+//!
+//! All operations take O(log n) steps in the worst case and none of them recurses or allocates.
+//!
+//! Source: G. M. Adelson-Velsky and E. M. Landis, "An algorithm for the organization of
+//! information", 1962.
+
+use core::cmp::Ordering;
+
+/// The index that names no node.
+pub(crate) const NIL: u32 = u32::MAX;
+
+/// What a tree keeps in each of its nodes; 16 bytes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Links {
+    parent: u32,
+    left: u32,
+    right: u32,
+    /// Height of the subtree, 1 for a leaf, 0 for a node that is in no tree.
+    height: u8,
+}
+
+impl Default for Links {
+    fn default() -> Self {
+        Self::DETACHED
+    }
+}
+
+impl Links {
+    /// The links of a node that is in no tree.
+    pub(crate) const DETACHED: Self = Self { parent: NIL, left: NIL, right: NIL, height: 0 };
+
+    /// Returns whether the node is in a tree.
+    #[inline]
+    pub(crate) const fn is_linked(&self) -> bool {
+        self.height != 0
+    }
+
+    /// Returns the child that comes earlier in the order.
+    #[inline]
+    pub(crate) const fn left(&self) -> Option<u32> {
+        some(self.left)
+    }
+
+    /// Returns the child that comes later in the order.
+    #[inline]
+    pub(crate) const fn right(&self) -> Option<u32> {
+        some(self.right)
+    }
+}
+
+/// Turns an index that may be [`NIL`] into an option.
+#[inline]
+pub(crate) const fn some(index: u32) -> Option<u32> {
+    if index == NIL { None } else { Some(index) }
+}
+
+/// The records in which the nodes of a tree lie.
+pub(crate) trait Nodes {
+    /// Whether [`refresh`](Self::refresh) keeps a value about subtrees.
+    const AUGMENTED: bool = false;
+
+    /// Returns the links of node `index`.
+    fn links(&self, index: u32) -> &Links;
+
+    /// Returns the links of node `index` for writing.
+    fn links_mut(&mut self, index: u32) -> &mut Links;
+
+    /// Returns whether node `a` lies strictly before node `b`.
+    fn before(&self, a: u32, b: u32) -> bool;
+
+    /// Computes the value about the subtree of `index` anew; its children are up to date.
+    fn refresh(&mut self, index: u32) {
+        let _ = index;
+    }
+}
+
+/// A sorted set of nodes; see the module.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tree {
+    root: u32,
+}
+
+impl Default for Tree {
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+
+impl Tree {
+    /// The tree without nodes.
+    pub(crate) const EMPTY: Self = Self { root: NIL };
+
+    /// Returns whether there is no node.
+    #[inline]
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.root == NIL
+    }
+
+    /// Returns the node at the top.
+    #[inline]
+    pub(crate) const fn root(&self) -> Option<u32> {
+        some(self.root)
+    }
+
+    /// Adds node `index`, behind all nodes that equal it.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the node is in a tree already.
+    pub(crate) fn insert<N: Nodes + ?Sized>(&mut self, nodes: &mut N, index: u32) {
+        assert!(!nodes.links(index).is_linked(), "a node enters a tree once");
+        let mut parent = NIL;
+        let mut at = self.root;
+        let mut goes_left = false;
+        while at != NIL {
+            parent = at;
+            goes_left = nodes.before(index, at);
+            let links = nodes.links(at);
+            at = if goes_left { links.left } else { links.right };
+        }
+        *nodes.links_mut(index) = Links { parent, left: NIL, right: NIL, height: 1 };
+        if parent == NIL {
+            self.root = index;
+        } else if goes_left {
+            nodes.links_mut(parent).left = index;
+        } else {
+            nodes.links_mut(parent).right = index;
+        }
+        if N::AUGMENTED {
+            nodes.refresh(index);
+        }
+        self.mend(nodes, parent);
+    }
+
+    /// Takes node `index` out.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the node is in no tree. It must be in this one.
+    pub(crate) fn remove<N: Nodes + ?Sized>(&mut self, nodes: &mut N, index: u32) {
+        let gone = *nodes.links(index);
+        assert!(gone.is_linked(), "a node leaves the tree that it is in");
+        let lowest_changed;
+        if gone.left == NIL || gone.right == NIL {
+            let child = if gone.left == NIL { gone.right } else { gone.left };
+            self.replace_child(nodes, gone.parent, index, child);
+            lowest_changed = gone.parent;
+        } else {
+            // The successor has no left child; it takes the place of the node that goes.
+            let heir = leftmost(nodes, gone.right);
+            let old = *nodes.links(heir);
+            if old.parent == index {
+                lowest_changed = heir;
+            } else {
+                lowest_changed = old.parent;
+                self.replace_child(nodes, old.parent, heir, old.right);
+                nodes.links_mut(gone.right).parent = heir;
+                nodes.links_mut(heir).right = gone.right;
+            }
+            nodes.links_mut(gone.left).parent = heir;
+            let links = nodes.links_mut(heir);
+            links.left = gone.left;
+            links.height = gone.height;
+            self.replace_child(nodes, gone.parent, index, heir);
+        }
+        *nodes.links_mut(index) = Links::DETACHED;
+        self.mend(nodes, lowest_changed);
+    }
+
+    /// Returns the first node in the order.
+    #[inline]
+    pub(crate) fn first<N: Nodes + ?Sized>(&self, nodes: &N) -> Option<u32> {
+        self.root().map(|root| leftmost(nodes, root))
+    }
+
+    /// Returns the last node in the order.
+    #[inline]
+    pub(crate) fn last<N: Nodes + ?Sized>(&self, nodes: &N) -> Option<u32> {
+        self.root().map(|root| rightmost(nodes, root))
+    }
+
+    /// Returns the first node that is not `below`, where `below` holds for a head of the order
+    /// (possibly empty) and for nothing behind it.
+    pub(crate) fn lower_bound<N: Nodes + ?Sized>(
+        &self,
+        nodes: &N,
+        below: impl Fn(u32) -> bool,
+    ) -> Option<u32> {
+        let mut found = NIL;
+        let mut at = self.root;
+        while at != NIL {
+            let links = nodes.links(at);
+            if below(at) {
+                at = links.right;
+            } else {
+                found = at;
+                at = links.left;
+            }
+        }
+        some(found)
+    }
+
+    /// Computes the values about subtrees anew from `index` to the root, after the value of
+    /// `index` itself changed in place.
+    pub(crate) fn refresh_up<N: Nodes + ?Sized>(&self, nodes: &mut N, index: u32) {
+        let mut at = index;
+        while at != NIL {
+            nodes.refresh(at);
+            at = nodes.links(at).parent;
+        }
+    }
+
+    /// Walks the whole tree and returns the number of its nodes.
+    ///
+    /// # Panics
+    ///
+    /// Panics if links, balance or order are broken.
+    pub(crate) fn check<N: Nodes + ?Sized>(&self, nodes: &N) -> u32 {
+        let Some(root) = self.root() else { return 0 };
+        assert_eq!(nodes.links(root).parent, NIL, "the root has no parent");
+        let mut count = 0;
+        let mut at = self.first(nodes);
+        while let Some(index) = at {
+            count += 1;
+            let links = nodes.links(index);
+            for child in [links.left, links.right].into_iter().filter(|&child| child != NIL) {
+                assert_eq!(nodes.links(child).parent, index, "a child knows its parent");
+            }
+            let (left, right) = (height(nodes, links.left), height(nodes, links.right));
+            assert!(left.abs_diff(right) <= 1, "no side hangs two levels lower");
+            assert_eq!(links.height, 1 + left.max(right), "heights are up to date");
+            at = successor(nodes, index);
+            assert!(at.is_none_or(|next| !nodes.before(next, index)), "nodes are in order");
+        }
+        count
+    }
+
+    /// Restores heights, balance and values about subtrees from `at` upwards.
+    #[inline]
+    fn mend<N: Nodes + ?Sized>(&mut self, nodes: &mut N, mut at: u32) {
+        while at != NIL {
+            let height_before = nodes.links(at).height;
+            let top = self.balance(nodes, at);
+            let links = nodes.links(top);
+            if !N::AUGMENTED && links.height == height_before {
+                return;
+            }
+            at = links.parent;
+        }
+    }
+
+    /// Balances the subtree of `at`, whose children are balanced, and returns its new top.
+    fn balance<N: Nodes + ?Sized>(&mut self, nodes: &mut N, at: u32) -> u32 {
+        let Links { left, right, .. } = *nodes.links(at);
+        let (left_height, right_height) = (height(nodes, left), height(nodes, right));
+        match left_height.cmp(&right_height) {
+            Ordering::Greater if left_height - right_height > 1 => {
+                let child = *nodes.links(left);
+                if height(nodes, child.left) < height(nodes, child.right) {
+                    self.rotate_left(nodes, left);
+                }
+                self.rotate_right(nodes, at)
+            }
+            Ordering::Less if right_height - left_height > 1 => {
+                let child = *nodes.links(right);
+                if height(nodes, child.right) < height(nodes, child.left) {
+                    self.rotate_right(nodes, right);
+                }
+                self.rotate_left(nodes, at)
+            }
+            _ => {
+                renew(nodes, at);
+                at
+            }
+        }
+    }
+
+    /// Lifts the right child of `at` above it and returns it.
+    fn rotate_left<N: Nodes + ?Sized>(&mut self, nodes: &mut N, at: u32) -> u32 {
+        let Links { parent, right: top, .. } = *nodes.links(at);
+        let middle = nodes.links(top).left;
+        nodes.links_mut(at).right = middle;
+        if middle != NIL {
+            nodes.links_mut(middle).parent = at;
+        }
+        self.replace_child(nodes, parent, at, top);
+        nodes.links_mut(top).left = at;
+        nodes.links_mut(at).parent = top;
+        renew(nodes, at);
+        renew(nodes, top);
+        top
+    }
+
+    /// Lifts the left child of `at` above it and returns it.
+    fn rotate_right<N: Nodes + ?Sized>(&mut self, nodes: &mut N, at: u32) -> u32 {
+        let Links { parent, left: top, .. } = *nodes.links(at);
+        let middle = nodes.links(top).right;
+        nodes.links_mut(at).left = middle;
+        if middle != NIL {
+            nodes.links_mut(middle).parent = at;
+        }
+        self.replace_child(nodes, parent, at, top);
+        nodes.links_mut(top).right = at;
+        nodes.links_mut(at).parent = top;
+        renew(nodes, at);
+        renew(nodes, top);
+        top
+    }
+
+    /// Hangs `new` (possibly [`NIL`]) where `old` hung below `parent`.
+    #[inline]
+    fn replace_child<N: Nodes + ?Sized>(&mut self, nodes: &mut N, parent: u32, old: u32, new: u32) {
+        if parent == NIL {
+            self.root = new;
+        } else {
+            let links = nodes.links_mut(parent);
+            if links.left == old {
+                links.left = new;
+            } else {
+                links.right = new;
+            }
+        }
+        if new != NIL {
+            nodes.links_mut(new).parent = parent;
+        }
+    }
+}
+
+/// Returns the node that follows `index` in the order.
+pub(crate) fn successor<N: Nodes + ?Sized>(nodes: &N, index: u32) -> Option<u32> {
+    let links = nodes.links(index);
+    if links.right != NIL {
+        return Some(leftmost(nodes, links.right));
+    }
+    let (mut below, mut at) = (index, links.parent);
+    while at != NIL && nodes.links(at).right == below {
+        (below, at) = (at, nodes.links(at).parent);
+    }
+    some(at)
+}
+
+/// Returns the node that precedes `index` in the order.
+pub(crate) fn predecessor<N: Nodes + ?Sized>(nodes: &N, index: u32) -> Option<u32> {
+    let links = nodes.links(index);
+    if links.left != NIL {
+        return Some(rightmost(nodes, links.left));
+    }
+    let (mut below, mut at) = (index, links.parent);
+    while at != NIL && nodes.links(at).left == below {
+        (below, at) = (at, nodes.links(at).parent);
+    }
+    some(at)
+}
+
+#[inline]
+fn leftmost<N: Nodes + ?Sized>(nodes: &N, mut at: u32) -> u32 {
+    loop {
+        let left = nodes.links(at).left;
+        if left == NIL {
+            return at;
+        }
+        at = left;
+    }
+}
+
+#[inline]
+fn rightmost<N: Nodes + ?Sized>(nodes: &N, mut at: u32) -> u32 {
+    loop {
+        let right = nodes.links(at).right;
+        if right == NIL {
+            return at;
+        }
+        at = right;
+    }
+}
+
+#[inline]
+fn height<N: Nodes + ?Sized>(nodes: &N, index: u32) -> u8 {
+    if index == NIL { 0 } else { nodes.links(index).height }
+}
+
+/// Computes height and value of one node from its children.
+#[inline]
+fn renew<N: Nodes + ?Sized>(nodes: &mut N, index: u32) {
+    let Links { left, right, .. } = *nodes.links(index);
+    let height = 1 + height(nodes, left).max(height(nodes, right));
+    nodes.links_mut(index).height = height;
+    if N::AUGMENTED {
+        nodes.refresh(index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Random;
+    use alloc::vec::Vec;
+
+    #[derive(Clone, Default)]
+    struct Node {
+        links: Links,
+        key: u64,
+        value: u64,
+        least: u64,
+    }
+
+    struct Arena(Vec<Node>);
+
+    impl Nodes for Arena {
+        const AUGMENTED: bool = true;
+
+        fn links(&self, index: u32) -> &Links {
+            &self.0[index as usize].links
+        }
+
+        fn links_mut(&mut self, index: u32) -> &mut Links {
+            &mut self.0[index as usize].links
+        }
+
+        fn before(&self, a: u32, b: u32) -> bool {
+            self.0[a as usize].key < self.0[b as usize].key
+        }
+
+        fn refresh(&mut self, index: u32) {
+            let links = self.0[index as usize].links;
+            let children = [links.left(), links.right()].into_iter().flatten();
+            let least = children.map(|child| self.0[child as usize].least).min();
+            let own = self.0[index as usize].value;
+            self.0[index as usize].least = least.map_or(own, |least| least.min(own));
+        }
+    }
+
+    fn order(tree: &Tree, arena: &Arena) -> Vec<u32> {
+        let mut order = Vec::new();
+        let mut at = tree.first(arena);
+        while let Some(index) = at {
+            order.push(index);
+            at = successor(arena, index);
+        }
+        order
+    }
+
+    fn check(tree: &Tree, arena: &Arena, model: &[u32]) {
+        assert_eq!(tree.check(arena) as usize, model.len());
+        assert_eq!(order(tree, arena), model);
+        let least = model.iter().map(|&index| arena.0[index as usize].value).min();
+        assert_eq!(tree.root().map(|root| arena.0[root as usize].least), least);
+        assert_eq!(tree.last(arena), model.last().copied());
+        for pair in model.windows(2) {
+            assert_eq!(predecessor(arena, pair[1]), Some(pair[0]));
+        }
+    }
+
+    #[test]
+    fn a_long_random_history_matches_a_sorted_list() {
+        let mut random = Random::new(0x7ee5);
+        let mut arena = Arena(alloc::vec![Node::default(); 200]);
+        let mut tree = Tree::EMPTY;
+        let mut model: Vec<u32> = Vec::new();
+        for _ in 0..20_000 {
+            let index = u32::try_from(random.below(200)).unwrap();
+            let key = random.below(60);
+            let node = &mut arena.0[index as usize];
+            node.value = random.below(1_000_000);
+            if node.links.is_linked() && random.below(4) == 0 {
+                tree.refresh_up(&mut arena, index);
+            } else if node.links.is_linked() {
+                tree.remove(&mut arena, index);
+                model.retain(|&other| other != index);
+            } else {
+                node.key = key;
+                let place = model.partition_point(|&other| arena.0[other as usize].key <= key);
+                tree.insert(&mut arena, index);
+                model.insert(place, index);
+            }
+            check(&tree, &arena, &model);
+            let bound = tree.lower_bound(&arena, |other| arena.0[other as usize].key < key);
+            let expected = model.iter().find(|&&other| arena.0[other as usize].key >= key);
+            assert_eq!(bound, expected.copied());
+        }
+    }
+
+    #[test]
+    fn a_million_ascending_keys_stay_shallow() {
+        let mut arena = Arena((0..1_000_000).map(|key| Node { key, ..Node::default() }).collect());
+        let mut tree = Tree::EMPTY;
+        for index in 0..1_000_000 {
+            tree.insert(&mut arena, index);
+        }
+        // 1.44 * log2(10^6) is 28.7: the bound of balanced trees.
+        assert!(arena.links(tree.root().unwrap()).height <= 28);
+    }
+}
