@@ -1,1 +1,31 @@
-//! Placeholder of the room; see ARCHITECTURE.md.
+//! What Evenkeel promises to others: the configuration file and the documents of its API.
+//!
+//! [`Config`] is what an operator writes, [`status`] is what the daemon answers. Both are plain
+//! values; nobody but `server::config` turns them into something that runs.
+//!
+//! A configuration is read in two steps, so that an operator sees all mistakes in one run:
+//!
+//! 1. [`Document::read`] parses the text. Broken TOML, unknown keys, wrong types and values out of
+//!    range each become one [`Problem`], and reading goes on with the default.
+//! 2. [`Config::check`] compares the fields with one another: names, references, cycles, images
+//!    that two disks share. The caller may add problems of its own before
+//!    [`Document::finish`] decides.
+//!
+//! Deliberately absent: I/O, clocks, and every other room.
+#![forbid(unsafe_code)]
+
+mod check;
+mod config;
+mod problem;
+mod read;
+mod size;
+pub mod status;
+
+pub use check::{NAME_BYTES_MAX, SOCKET_PATH_BYTES_MAX, check_name};
+pub use config::{
+    Bfq, Config, DEFAULT_BLOCK_BYTES, DEFAULT_QUEUES, DEFAULT_WEIGHT, Deadline, Disk, Group, Pool,
+    QUEUES_MAX, Rotational, Scheduler, Source, Vm, WEIGHT_MAX,
+};
+pub use problem::{Problem, Problems};
+pub use read::Document;
+pub use size::{SizeError, format_size, parse_size};

@@ -1,0 +1,298 @@
+//! What an operator may ask for. `docs/guide/configuration.md` explains every field.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// The weight of whoever does not say: the middle of a scale from 1 to [`WEIGHT_MAX`].
+pub const DEFAULT_WEIGHT: u32 = 100;
+/// The largest weight.
+pub const WEIGHT_MAX: u32 = 1000;
+/// Vrings that a disk offers. QEMU asks for one per virtual CPU and fails to start if it cannot
+/// have them; an unused one costs 2 KiB.
+pub const DEFAULT_QUEUES: u16 = 64;
+/// The most vrings that one disk may offer: as many as vhost-user messages can number.
+pub const QUEUES_MAX: u16 = 256;
+/// The block size that guests see: the one that every guest can use.
+pub const DEFAULT_BLOCK_BYTES: u32 = 512;
+
+/// A whole configuration.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Config {
+    /// Where the sockets of the disks are made, as `NAME.sock`. Default: chosen by the program.
+    pub socket_dir: Option<PathBuf>,
+    /// The socket of the API. Default: `api.sock` in `socket_dir`.
+    pub api: Option<PathBuf>,
+    /// What to log, in the syntax of `RUST_LOG`: `info`, `evenkeel_server=debug`.
+    pub log: Option<String>,
+    /// One pool per physical device, by name.
+    pub pools: BTreeMap<String, Pool>,
+}
+
+/// Disks that share one physical device, and how they share it.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Pool {
+    /// Who decides which request goes next.
+    pub scheduler: Scheduler,
+    /// The most commands at the device at a time. Default: the device's or the model's own.
+    pub depth: Option<u32>,
+    /// A modelled device whose timing the pool imitates, as in `hdd:rpm=5400`.
+    pub model: Option<String>,
+    /// Whether seeks cost time on this device.
+    pub rotational: Rotational,
+    /// BFQ's tunables.
+    pub bfq: Bfq,
+    /// Tunables of the deadline scheduler.
+    pub deadline: Deadline,
+    /// Tenants or other groups of VMs, of any depth.
+    pub groups: BTreeMap<String, Group>,
+    /// VMs that need more said than their disks say.
+    pub vms: BTreeMap<String, Vm>,
+    /// The disks.
+    pub disks: BTreeMap<String, Disk>,
+}
+
+/// Who decides which request of a pool goes next.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Scheduler {
+    /// First come, first served.
+    None,
+    /// First come, first served, with merging.
+    Noop,
+    /// Ascending sectors in batches, with a time limit for each request (mq-deadline).
+    Deadline,
+    /// Shares by weight, low latency for interactive and soft real-time work.
+    #[default]
+    Bfq,
+}
+
+impl Scheduler {
+    /// Every scheduler, in the order of the documentation.
+    pub const ALL: [Self; 4] = [Self::None, Self::Noop, Self::Deadline, Self::Bfq];
+
+    /// Returns its name, as users write it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Noop => "noop",
+            Self::Deadline => "deadline",
+            Self::Bfq => "bfq",
+        }
+    }
+}
+
+impl fmt::Display for Scheduler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Scheduler {
+    type Err = &'static str;
+
+    /// Parses a name; `mq-deadline` is another name of `deadline`.
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let name = if name == "mq-deadline" { "deadline" } else { name };
+        Self::ALL
+            .into_iter()
+            .find(|scheduler| scheduler.as_str() == name)
+            .ok_or("no such scheduler; there are none, noop, deadline and bfq")
+    }
+}
+
+/// Whether seeks cost time.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Rotational {
+    /// Ask the model or the kernel.
+    #[default]
+    Auto,
+    /// A disk that turns.
+    Yes,
+    /// Flash.
+    No,
+}
+
+/// BFQ's tunables, with the kernel's names, units and ranges. `None` is the scheduler's default.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Bfq {
+    /// How long the device waits for the next request of the queue in service, in µs. Written as
+    /// `slice_idle` in ms or as `slice_idle_us`.
+    pub slice_idle_us: Option<u32>,
+    /// How far back a seek may go and still count as near, in KiB.
+    pub back_seek_max_kib: Option<u32>,
+    /// How many times dearer a seek backwards is than one forwards.
+    pub back_seek_penalty: Option<u32>,
+    /// When a waiting synchronous request goes first within its queue, in ms.
+    pub fifo_expire_sync_ms: Option<u32>,
+    /// The same for asynchronous requests, in ms.
+    pub fifo_expire_async_ms: Option<u32>,
+    /// The longest that one queue may hold the device, in ms.
+    pub timeout_sync_ms: Option<u32>,
+    /// The most sectors that one queue may receive at a time; 0 learns it from the device.
+    pub max_budget_sectors: Option<u32>,
+    /// Whether interactive and soft real-time work is raised.
+    pub low_latency: Option<bool>,
+    /// One request at a time and always idle: exact shares at the price of throughput.
+    pub strict_guarantees: Option<bool>,
+}
+
+/// Tunables of `deadline`, with the kernel's names, units and ranges. `None` is its default.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Deadline {
+    /// When a waiting read goes first, in ms.
+    pub read_expire_ms: Option<u32>,
+    /// When a waiting write goes first, in ms.
+    pub write_expire_ms: Option<u32>,
+    /// How many batches of reads may pass waiting writes.
+    pub writes_starved: Option<u32>,
+    /// Requests per batch.
+    pub fifo_batch: Option<u32>,
+    /// Whether a request may be merged in front of another.
+    pub front_merges: Option<bool>,
+    /// When a request of a lower class goes in spite of higher ones, in ms.
+    pub prio_aging_expire_ms: Option<u32>,
+}
+
+/// A group of VMs, or of other groups.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Group {
+    /// The group above; none is the pool itself.
+    pub parent: Option<String>,
+    /// Its share among its siblings.
+    pub weight: u32,
+}
+
+/// A VM: the owner of one or more disks of a pool.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Vm {
+    /// The group above; none is the pool itself.
+    pub group: Option<String>,
+    /// Its share among its siblings.
+    pub weight: u32,
+}
+
+/// Where a disk's data lives.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Source {
+    /// A raw image or a block device.
+    Path(PathBuf),
+    /// Nowhere: writes are forgotten, reads leave the guest's memory alone. Written `null:SIZE`.
+    Null {
+        /// What the guest sees.
+        size_bytes: u64,
+    },
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path(path) => write!(f, "{}", path.display()),
+            Self::Null { size_bytes } => write!(f, "null:{}", crate::format_size(*size_bytes)),
+        }
+    }
+}
+
+impl FromStr for Source {
+    type Err = crate::SizeError;
+
+    /// Parses a path or `null:SIZE`. A file whose name begins so is written `./null:…`.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.strip_prefix("null:") {
+            Some(size) => Ok(Self::Null { size_bytes: crate::parse_size(size)? }),
+            None => Ok(Self::Path(PathBuf::from(text))),
+        }
+    }
+}
+
+/// One virtual disk.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Disk {
+    /// Where its data lives.
+    pub source: Source,
+    /// Creates the image with this size in bytes if it does not exist.
+    pub create_bytes: Option<u64>,
+    /// Reserves the space of a created image at once.
+    pub preallocate: bool,
+    /// The VM that it belongs to; none is a VM of its own, with the disk's name.
+    pub vm: Option<String>,
+    /// The weight of that own VM.
+    pub weight: Option<u32>,
+    /// Refuses writes.
+    pub read_only: bool,
+    /// Vrings offered.
+    pub queues: u16,
+    /// What the guest reads as the serial number; none is the disk's name.
+    pub serial: Option<String>,
+    /// The block size that the guest sees: 512 or 4096.
+    pub block_bytes: u32,
+    /// Whether the guest may leave writes in the device's cache until it flushes.
+    pub write_cache: bool,
+}
+
+impl Disk {
+    /// Returns a disk with every other field at its default.
+    #[must_use]
+    pub fn new(source: Source) -> Self {
+        Self {
+            source,
+            create_bytes: None,
+            preallocate: false,
+            vm: None,
+            weight: None,
+            read_only: false,
+            queues: DEFAULT_QUEUES,
+            serial: None,
+            block_bytes: DEFAULT_BLOCK_BYTES,
+            write_cache: true,
+        }
+    }
+}
+
+impl Pool {
+    /// Returns every VM of the pool: those of `vms`, and one for each disk that names none.
+    ///
+    /// Every [`vm_of`](Self::vm_of) is a key of it if the configuration has no problems.
+    #[must_use]
+    pub fn all_vms(&self) -> BTreeMap<String, Vm> {
+        let mut vms = self.vms.clone();
+        for (name, disk) in self.disks.iter().filter(|(_, disk)| disk.vm.is_none()) {
+            vms.entry(name.clone()).or_insert_with(|| Vm {
+                group: None,
+                weight: disk.weight.unwrap_or(DEFAULT_WEIGHT),
+            });
+        }
+        vms
+    }
+
+    /// Returns the name of the VM that disk `name` belongs to.
+    #[must_use]
+    pub fn vm_of<'a>(&'a self, name: &'a str) -> &'a str {
+        self.disks.get(name).and_then(|disk| disk.vm.as_deref()).unwrap_or(name)
+    }
+
+    /// Returns the groups with every parent before its children, so that they can be made in order.
+    ///
+    /// Groups of a cycle, or below an unknown parent, are left out.
+    #[must_use]
+    pub fn groups_top_down(&self) -> Vec<(&str, &Group)> {
+        let mut order: Vec<(&str, &Group)> = Vec::new();
+        loop {
+            let ready: Vec<_> = self
+                .groups
+                .iter()
+                .map(|(name, group)| (name.as_str(), group))
+                .filter(|(name, _)| order.iter().all(|(made, _)| made != name))
+                .filter(|(_, group)| match &group.parent {
+                    Some(parent) => order.iter().any(|(made, _)| made == parent),
+                    None => true,
+                })
+                .collect();
+            if ready.is_empty() {
+                return order;
+            }
+            order.extend(ready);
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! From text to [`Config`]: every mistake is written down, and reading goes on.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::config::{
+    Bfq, Config, DEFAULT_BLOCK_BYTES, DEFAULT_QUEUES, DEFAULT_WEIGHT, Deadline, Disk, Group, Pool,
+    QUEUES_MAX, Rotational, Scheduler, Source, Vm, WEIGHT_MAX,
+};
+use crate::problem::{Problem, Problems, join};
+use crate::size::parse_size;
+
+/// The kernel's limit for tunables that it keeps in an `int`.
+const INT_MAX: u32 = i32::MAX.unsigned_abs();
+/// A disk deeper than this holds more than it can finish before anybody waits too long.
+const DEPTH_MAX: u32 = 1024;
+
+/// A configuration that has been read, with what was wrong with it so far.
+#[derive(Clone, Debug)]
+pub struct Document {
+    /// What was understood; a field that was not understood has its default.
+    pub config: Config,
+    /// What was not, and what [`Config::check`] found.
+    pub problems: Vec<Problem>,
+    lines: BTreeMap<String, u64>,
+}
+
+impl Document {
+    /// Reads a configuration file.
+    ///
+    /// Never fails: problems are kept until [`finish`](Self::finish), so that the caller can add
+    /// those that only it can see, such as an unknown model.
+    #[must_use]
+    pub fn read(text: &str) -> Self {
+        let (table, errors) = DeTable::parse_recoverable(text);
+        let sheet = Sheet { text, ..Sheet::default() };
+        for error in &errors {
+            let span = error.span().unwrap_or(0..0);
+            let (line, column) = sheet.position(span.start);
+            sheet.problems.borrow_mut().push(Problem {
+                line: Some(line),
+                ..Problem::new(
+                    "",
+                    "",
+                    format!("column {column}: {}", error.message()),
+                    "correct the TOML syntax",
+                )
+            });
+        }
+        // What a broken document seems to say would only confuse.
+        let table = if errors.is_empty() { table } else { Spanned::new(0..0, DeTable::new()) };
+        let config = read_config(Section::new(&sheet, String::new(), Some(table.get_ref())));
+        let mut document =
+            Self { problems: sheet.problems.into_inner(), lines: sheet.lines.into_inner(), config };
+        if errors.is_empty() {
+            document.problems.extend(document.config.check());
+        }
+        document
+    }
+
+    /// Returns the configuration if nobody found anything wrong with it.
+    ///
+    /// # Errors
+    ///
+    /// All problems of [`Document::problems`], each with its line.
+    pub fn finish(mut self) -> Result<Config, Problems> {
+        for problem in self.problems.iter_mut().filter(|problem| problem.line.is_none()) {
+            problem.line = line_of(&self.lines, &problem.path);
+        }
+        match Problems::from_vec(self.problems) {
+            Some(problems) => Err(problems),
+            None => Ok(self.config),
+        }
+    }
+}
+
+/// Returns the line of a field, or of the closest section above it.
+fn line_of(lines: &BTreeMap<String, u64>, path: &str) -> Option<u64> {
+    let mut path = path;
+    loop {
+        if let Some(line) = lines.get(path) {
+            return Some(*line);
+        }
+        path = &path[..path.rfind('.')?];
+    }
+}
+
+/// What all sections of one document share.
+#[derive(Default)]
+struct Sheet<'i> {
+    text: &'i str,
+    problems: RefCell<Vec<Problem>>,
+    lines: RefCell<BTreeMap<String, u64>>,
+}
+
+impl Sheet<'_> {
+    /// Returns line and column of a byte of the text, both counted from 1.
+    fn position(&self, byte: usize) -> (u64, usize) {
+        let before = self.text.get(..byte).unwrap_or(self.text);
+        let line = before.bytes().map(|byte| u64::from(byte == b'\n')).sum::<u64>() + 1;
+        let start = before.rfind('\n').map_or(0, |end| end + 1);
+        (line, before[start..].chars().count() + 1)
+    }
+}
+
+/// One table of the document; it remembers which keys somebody asked for.
+struct Section<'s, 'i> {
+    sheet: &'s Sheet<'i>,
+    path: String,
+    table: Option<&'s DeTable<'i>>,
+    known: Vec<&'static str>,
+}
+
+impl<'s, 'i> Section<'s, 'i> {
+    fn new(sheet: &'s Sheet<'i>, path: String, table: Option<&'s DeTable<'i>>) -> Self {
+        let section = Self { sheet, path, table, known: Vec::new() };
+        for key in section.table.into_iter().flat_map(DeTable::keys) {
+            let line = sheet.position(key.span().start).0;
+            sheet.lines.borrow_mut().insert(section.path_of(key.get_ref()), line);
+        }
+        section
+    }
+
+    fn path_of(&self, key: &str) -> String {
+        join(&self.path, key)
+    }
+
+    fn problem(&self, key: &str, problem: impl Into<String>, remedy: impl Into<String>) {
+        let written = self.table.and_then(|table| table.get(key)).map(|value| {
+            let text = self.sheet.text.get(value.span()).unwrap_or("");
+            if value.get_ref().is_table() { String::new() } else { text.to_owned() }
+        });
+        let value = written.unwrap_or_default();
+        self.sheet.problems.borrow_mut().push(Problem::new(
+            self.path_of(key),
+            value,
+            problem,
+            remedy,
+        ));
+    }
+
+    fn value(&mut self, key: &'static str) -> Option<&'s DeValue<'i>> {
+        self.known.push(key);
+        self.table?.get(key).map(Spanned::get_ref)
+    }
+
+    fn string(&mut self, key: &'static str) -> Option<String> {
+        match self.value(key)? {
+            DeValue::String(text) if text.is_empty() => {
+                self.problem(key, "empty", "write a value or leave the key out");
+                None
+            }
+            DeValue::String(text) => Some(text.clone().into_owned()),
+            _ => {
+                self.problem(key, "not a text", "write it in quotation marks");
+                None
+            }
+        }
+    }
+
+    /// Reads a text and converts it; `remedy` says what it may be.
+    fn parsed<T>(
+        &mut self,
+        key: &'static str,
+        parse: impl Fn(&str) -> Option<T>,
+        remedy: &str,
+    ) -> Option<T> {
+        let text = self.string(key)?;
+        let parsed = parse(&text);
+        if parsed.is_none() {
+            self.problem(key, "not one of the possible values", remedy);
+        }
+        parsed
+    }
+
+    fn flag(&mut self, key: &'static str) -> Option<bool> {
+        match self.value(key)? {
+            DeValue::Boolean(flag) => Some(*flag),
+            // The kernel's own notation.
+            DeValue::Integer(number) if matches!(number.as_str(), "0" | "1") => {
+                Some(number.as_str() == "1")
+            }
+            _ => {
+                self.problem(key, "neither true nor false", "use true or false");
+                None
+            }
+        }
+    }
+
+    fn number(&mut self, key: &'static str, range: RangeInclusive<u32>) -> Option<u32> {
+        let remedy = format!("use a whole number from {} to {}", range.start(), range.end());
+        let DeValue::Integer(number) = self.value(key)? else {
+            self.problem(key, "not a whole number", remedy);
+            return None;
+        };
+        let number = i128::from_str_radix(number.as_str(), number.radix()).ok();
+        let number = number.and_then(|number| u32::try_from(number).ok());
+        let number = number.filter(|number| range.contains(number));
+        if number.is_none() {
+            self.problem(key, "out of range", remedy);
+        }
+        number
+    }
+
+    fn size(&mut self, key: &'static str) -> Option<u64> {
+        let size = match self.value(key)? {
+            DeValue::String(text) => parse_size(text),
+            DeValue::Integer(number) => parse_size(number.as_str()),
+            _ => parse_size(""),
+        };
+        size.map_err(|error| {
+            let remedy = "write bytes, or a number with K, M, G or T, such as \"10G\"";
+            self.problem(key, error.to_string(), remedy);
+        })
+        .ok()
+    }
+
+    fn weight(&mut self, key: &'static str) -> Option<u32> {
+        self.number(key, 1..=WEIGHT_MAX)
+    }
+
+    fn section(&mut self, key: &'static str) -> Self {
+        let value = self.value(key);
+        let table = value.and_then(DeValue::as_table);
+        if value.is_some() && table.is_none() {
+            self.problem(key, "not a table", format!("write [{}]", self.path_of(key)));
+        }
+        Self::new(self.sheet, self.path_of(key), table)
+    }
+
+    /// Reads a table of named tables.
+    fn named<T>(&mut self, key: &'static str, read: impl Fn(Self) -> T) -> BTreeMap<String, T> {
+        let section = self.section(key);
+        let mut named = BTreeMap::new();
+        for (name, value) in section.table.into_iter().flatten() {
+            let Some(table) = value.get_ref().as_table() else {
+                let remedy = format!("write [{}]", section.path_of(name.get_ref()));
+                section.problem(name.get_ref(), "not a table", remedy);
+                continue;
+            };
+            let path = section.path_of(name.get_ref());
+            let value = read(Self::new(section.sheet, path, Some(table)));
+            named.insert(name.get_ref().clone().into_owned(), value);
+        }
+        named
+    }
+
+    /// Reports every key that nobody asked for.
+    fn end(self) {
+        for key in self.table.into_iter().flat_map(DeTable::keys) {
+            let key: &str = key.get_ref();
+            if self.known.contains(&key) {
+                continue;
+            }
+            let remedy = match closest(key, &self.known) {
+                Some(near) => format!("did you mean {near}?"),
+                None => format!("possible here: {}", self.known.join(", ")),
+            };
+            self.problem(key, "unknown key", remedy);
+        }
+    }
+}
+
+/// Returns the candidate that takes the fewest edits, if it takes at most a third of the word.
+fn closest(word: &str, candidates: &[&'static str]) -> Option<&'static str> {
+    let (edits, near) = candidates.iter().map(|near| (edits(word, near), *near)).min()?;
+    (edits <= word.len().div_ceil(3)).then_some(near)
+}
+
+/// Returns how many insertions, removals and replacements lead from `a` to `b` (Levenshtein).
+fn edits(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.bytes().enumerate() {
+            let replaced = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+fn read_config(mut top: Section<'_, '_>) -> Config {
+    let config = Config {
+        socket_dir: top.string("socket_dir").map(PathBuf::from),
+        api: top.string("api").map(PathBuf::from),
+        log: top.string("log"),
+        pools: top.named("pools", read_pool),
+    };
+    top.end();
+    config
+}
+
+fn read_pool(mut from: Section<'_, '_>) -> Pool {
+    let scheduler = |name: &str| name.parse::<Scheduler>().ok();
+    let pool = Pool {
+        scheduler: from
+            .parsed("scheduler", scheduler, "use \"none\", \"noop\", \"deadline\" or \"bfq\"")
+            .unwrap_or_default(),
+        depth: from.number("depth", 1..=DEPTH_MAX),
+        model: from.string("model"),
+        rotational: read_rotational(&mut from),
+        bfq: read_bfq(from.section("bfq")),
+        deadline: read_deadline(from.section("deadline")),
+        groups: from.named("groups", read_group),
+        vms: from.named("vms", read_vm),
+        disks: from.named("disks", read_disk),
+    };
+    from.end();
+    pool
+}
+
+fn read_rotational(from: &mut Section<'_, '_>) -> Rotational {
+    match from.value("rotational") {
+        None => Rotational::Auto,
+        Some(DeValue::Boolean(true)) => Rotational::Yes,
+        Some(DeValue::Boolean(false)) => Rotational::No,
+        Some(DeValue::String(text)) if text == "auto" => Rotational::Auto,
+        Some(_) => {
+            let remedy = "use \"auto\", true or false";
+            from.problem("rotational", "not one of the possible values", remedy);
+            Rotational::Auto
+        }
+    }
+}
+
+fn read_bfq(mut from: Section<'_, '_>) -> Bfq {
+    let slice_idle = from.number("slice_idle", 0..=1_000_000);
+    let slice_idle_us = from.number("slice_idle_us", 0..=1_000_000_000);
+    if slice_idle.is_some() && slice_idle_us.is_some() {
+        let remedy = "keep slice_idle (in ms) or slice_idle_us, not both";
+        from.problem("slice_idle_us", "says the same as slice_idle", remedy);
+    }
+    let bfq = Bfq {
+        slice_idle_us: slice_idle_us.or_else(|| slice_idle.map(|ms| ms * 1_000)),
+        back_seek_max_kib: from.number("back_seek_max", 0..=INT_MAX),
+        back_seek_penalty: from.number("back_seek_penalty", 1..=INT_MAX),
+        fifo_expire_sync_ms: from.number("fifo_expire_sync", 1..=INT_MAX),
+        fifo_expire_async_ms: from.number("fifo_expire_async", 1..=INT_MAX),
+        timeout_sync_ms: from.number("timeout_sync", 1..=INT_MAX),
+        max_budget_sectors: from.number("max_budget", 0..=INT_MAX),
+        low_latency: from.flag("low_latency"),
+        strict_guarantees: from.flag("strict_guarantees"),
+    };
+    from.end();
+    bfq
+}
+
+fn read_deadline(mut from: Section<'_, '_>) -> Deadline {
+    let deadline = Deadline {
+        read_expire_ms: from.number("read_expire", 0..=INT_MAX),
+        write_expire_ms: from.number("write_expire", 0..=INT_MAX),
+        writes_starved: from.number("writes_starved", 0..=INT_MAX),
+        fifo_batch: from.number("fifo_batch", 0..=INT_MAX),
+        front_merges: from.flag("front_merges"),
+        prio_aging_expire_ms: from.number("prio_aging_expire", 0..=INT_MAX),
+    };
+    from.end();
+    deadline
+}
+
+fn read_group(mut from: Section<'_, '_>) -> Group {
+    let group = Group {
+        parent: from.string("parent"),
+        weight: from.weight("weight").unwrap_or(DEFAULT_WEIGHT),
+    };
+    from.end();
+    group
+}
+
+fn read_vm(mut from: Section<'_, '_>) -> Vm {
+    let vm =
+        Vm { group: from.string("group"), weight: from.weight("weight").unwrap_or(DEFAULT_WEIGHT) };
+    from.end();
+    vm
+}
+
+fn read_disk(mut from: Section<'_, '_>) -> Disk {
+    let remedy = "write the path of an image or block device, or null:SIZE such as \"null:10G\"";
+    if from.value("path").is_none() {
+        from.problem("path", "missing", remedy);
+    }
+    let source = from.parsed("path", |path| path.parse::<Source>().ok(), remedy);
+    // Without a path reading goes on, so that the other mistakes show as well; the stand-in is no
+    // other disk's image.
+    let mut disk = Disk::new(source.unwrap_or_else(|| Source::Path(PathBuf::from(&from.path))));
+    disk.create_bytes = from.size("create");
+    disk.preallocate = from.flag("preallocate").unwrap_or(false);
+    disk.vm = from.string("vm");
+    disk.weight = from.weight("weight");
+    disk.read_only = from.flag("read_only").unwrap_or(false);
+    disk.queues = from
+        .number("queues", 1..=u32::from(QUEUES_MAX))
+        .and_then(|queues| u16::try_from(queues).ok())
+        .unwrap_or(DEFAULT_QUEUES);
+    disk.serial = from.string("serial");
+    disk.block_bytes = from.number("block_bytes", 512..=4096).unwrap_or(DEFAULT_BLOCK_BYTES);
+    disk.write_cache = from.flag("write_cache").unwrap_or(true);
+    from.end();
+    disk
+}

@@ -1,0 +1,133 @@
+//! The documents of the API, and of `evenkeel status --format json`.
+//!
+//! Fields are added, never renamed; figures carry their unit in the name.
+
+use serde::{Deserialize, Serialize};
+
+/// The whole daemon: `GET /v1/status`.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct Status {
+    /// The version of the daemon.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// How long it has run.
+    pub uptime_seconds: u64,
+    /// Its pools, by name.
+    pub pools: Vec<PoolStatus>,
+}
+
+impl Status {
+    /// Returns the disk of that name.
+    #[must_use]
+    pub fn disk(&self, name: &str) -> Option<&DiskStatus> {
+        self.pools.iter().flat_map(|pool| &pool.disks).find(|disk| disk.name == name)
+    }
+}
+
+/// One pool.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct PoolStatus {
+    /// Its name.
+    pub name: String,
+    /// The scheduler at work.
+    pub scheduler: String,
+    /// What commands go to: `real`, or the model as in `hdd:rpm=5400`.
+    pub device: String,
+    /// The most commands at the device at a time.
+    pub depth: u32,
+    /// Commands at the device now.
+    pub in_flight: u32,
+    /// Requests that the scheduler holds now.
+    pub waiting: u32,
+    /// Its disks, by name.
+    pub disks: Vec<DiskStatus>,
+}
+
+/// One disk: `GET /v1/disks/NAME`.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct DiskStatus {
+    /// Its name.
+    pub name: String,
+    /// The VM that it belongs to.
+    pub vm: String,
+    /// Where its data lives: a path or `null:SIZE`.
+    pub path: String,
+    /// Where a VMM connects.
+    pub socket: String,
+    /// What the guest sees.
+    pub size_bytes: u64,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// Whether a VMM is connected.
+    pub connected: bool,
+    /// The weight of its VM.
+    pub weight: u32,
+    /// Whether the scheduler raises its VM at the moment.
+    pub raised: bool,
+    /// Its requests at the device now.
+    pub in_flight: u32,
+    /// Its requests that the scheduler holds now.
+    pub waiting: u32,
+    /// Requests answered, all kinds together.
+    pub requests: u64,
+    /// Bytes moved, both directions together.
+    pub bytes: u64,
+    /// Requests answered with an error.
+    pub errors: u64,
+    /// The same by kind.
+    pub read: OpStatus,
+    /// The same by kind.
+    pub write: OpStatus,
+    /// The same by kind.
+    pub flush: OpStatus,
+    /// Discards and write-zeroes.
+    pub discard: OpStatus,
+    /// From the guest's kick to the device.
+    pub queue_time: Latency,
+    /// From the device to its answer.
+    pub service_time: Latency,
+}
+
+/// Requests of one kind.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct OpStatus {
+    /// Requests answered.
+    pub requests: u64,
+    /// Bytes moved, or discarded.
+    pub bytes: u64,
+    /// Requests answered with an error.
+    pub errors: u64,
+}
+
+/// How long something took, since the daemon started.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct Latency {
+    /// The mean.
+    pub mean_us: f64,
+    /// Half took no longer.
+    pub p50_us: f64,
+    /// 99 of 100 took no longer.
+    pub p99_us: f64,
+    /// 999 of 1000 took no longer.
+    pub p999_us: f64,
+}
+
+/// What to change: `PUT /v1/disks/NAME/weight`.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetWeight {
+    /// The new weight of the disk's VM, 1 to 1000.
+    pub weight: u32,
+}
+
+/// Why a call failed.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct ApiError {
+    /// What went wrong.
+    pub error: String,
+    /// The field or part of the address that caused it, if one did.
+    pub field: Option<String>,
+    /// What to do.
+    pub remedy: String,
+}
