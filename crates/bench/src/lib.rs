@@ -1,1 +1,3 @@
 //! Placeholder of the room; see ARCHITECTURE.md.
+
+pub mod client;
