@@ -145,7 +145,9 @@ impl<'s, 'i> Section<'s, 'i> {
     }
 
     fn value(&mut self, key: &'static str) -> Option<&'s DeValue<'i>> {
-        self.known.push(key);
+        if !self.known.contains(&key) {
+            self.known.push(key);
+        }
         self.table?.get(key).map(Spanned::get_ref)
     }
 

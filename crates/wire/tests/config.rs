@@ -1,0 +1,283 @@
+//! What an operator meets: a file goes in, a configuration or all of its mistakes come out.
+
+use std::path::PathBuf;
+
+use evenkeel_wire::{Config, Disk, Document, Problem, Rotational, Scheduler, Source};
+
+fn read(text: &str) -> Result<Config, Vec<Problem>> {
+    Document::read(text).finish().map_err(|problems| problems.iter().cloned().collect())
+}
+
+fn problems(text: &str) -> Vec<Problem> {
+    read(text).expect_err("the text has mistakes")
+}
+
+/// The one problem of a disk in an otherwise correct file, as (path, value, problem).
+fn problem_of_disk(fields: &str) -> (String, String, String) {
+    let all = problems(&format!("[pools.main.disks.web]\n{fields}\n"));
+    assert_eq!(all.len(), 1, "{all:#?}");
+    let one = &all[0];
+    assert!(!one.remedy.is_empty(), "{one:?} has a remedy");
+    assert!(one.line.is_some(), "{one:?} has a line");
+    (one.path.clone(), one.value.clone(), one.problem.clone())
+}
+
+#[test]
+fn a_disk_needs_nothing_but_a_path() {
+    let config = read("[pools.main.disks.web]\npath = \"web.img\"\n").unwrap();
+    let pool = &config.pools["main"];
+    assert_eq!(pool.disks["web"], Disk::new(Source::Path(PathBuf::from("web.img"))));
+    assert_eq!((pool.scheduler, pool.rotational), (Scheduler::Bfq, Rotational::Auto));
+    assert_eq!((pool.depth, pool.bfq), (None, evenkeel_wire::Bfq::default()));
+    assert_eq!(pool.all_vms()["web"].weight, 100);
+}
+
+#[test]
+fn every_field_is_read() {
+    let config = read(include_str!("every-field.toml")).unwrap();
+    assert_eq!(config.socket_dir, Some(PathBuf::from("/run/evenkeel")));
+    assert_eq!(config.api, Some(PathBuf::from("/run/evenkeel/api.sock")));
+    assert_eq!(config.log.as_deref(), Some("info"));
+    let pool = &config.pools["main"];
+    assert_eq!(pool.scheduler, Scheduler::Deadline);
+    assert_eq!((pool.depth, pool.model.as_deref()), (Some(8), Some("hdd:rpm=5400")));
+    assert_eq!(pool.rotational, Rotational::Yes);
+    assert_eq!(pool.bfq.slice_idle_us, Some(7_500));
+    assert_eq!(pool.bfq.back_seek_max_kib, Some(1));
+    assert_eq!(pool.bfq.back_seek_penalty, Some(3));
+    assert_eq!(pool.bfq.fifo_expire_sync_ms, Some(4));
+    assert_eq!(pool.bfq.fifo_expire_async_ms, Some(5));
+    assert_eq!(pool.bfq.timeout_sync_ms, Some(6));
+    assert_eq!(pool.bfq.max_budget_sectors, Some(0));
+    assert_eq!(pool.bfq.low_latency, Some(false));
+    assert_eq!(pool.bfq.strict_guarantees, Some(true));
+    assert_eq!(pool.deadline.read_expire_ms, Some(1));
+    assert_eq!(pool.deadline.write_expire_ms, Some(2));
+    assert_eq!(pool.deadline.writes_starved, Some(3));
+    assert_eq!(pool.deadline.fifo_batch, Some(4));
+    assert_eq!(pool.deadline.front_merges, Some(false));
+    assert_eq!(pool.deadline.prio_aging_expire_ms, Some(5));
+    let order: Vec<&str> = pool.groups_top_down().iter().map(|(name, _)| *name).collect();
+    assert_eq!(order, ["tenants", "gold"]);
+    assert_eq!(pool.groups["gold"].weight, 300);
+    assert_eq!(pool.vms["shop"].group.as_deref(), Some("gold"));
+    assert_eq!(pool.vm_of("web"), "shop");
+    assert_eq!(pool.vm_of("scratch"), "scratch");
+    assert_eq!(pool.all_vms()["scratch"].weight, 20);
+    let web = &pool.disks["web"];
+    assert_eq!((web.create_bytes, web.preallocate), (Some(10 << 30), true));
+    assert_eq!((web.queues, web.block_bytes), (4, 4096));
+    assert_eq!((web.serial.as_deref(), web.write_cache), (Some("WEB-1"), false));
+    assert_eq!(pool.disks["scratch"].source, Source::Null { size_bytes: 1 << 40 });
+    assert!(pool.disks["boot"].read_only);
+}
+
+#[test]
+fn all_mistakes_come_together_in_the_order_of_the_file() {
+    let all = problems(
+        "sockets = \"x\"\n\
+         [pools.main]\n\
+         scheduler = \"bqf\"\n\
+         [pools.main.groups.a]\n\
+         parent = \"b\"\n\
+         weight = 1001\n\
+         [pools.main.groups.b]\n\
+         parent = \"a\"\n\
+         [pools.main.disks.web]\n\
+         path = \"a.img\"\n\
+         vm = \"nobody\"\n\
+         [pools.main.disks.db]\n\
+         path = \"./a.img\"\n",
+    );
+    let found: Vec<_> =
+        all.iter().map(|problem| (problem.line.unwrap(), problem.path.as_str())).collect();
+    let expected = [
+        (1, "sockets"),
+        (3, "pools.main.scheduler"),
+        (5, "pools.main.groups.a.parent"),
+        (6, "pools.main.groups.a.weight"),
+        (10, "pools.main.disks.web.path"),
+        (11, "pools.main.disks.web.vm"),
+    ];
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn broken_syntax_gives_its_line_and_column_and_nothing_else() {
+    let all = problems("log = \"info\"\n[pools.main.disks.web]\npath = \n");
+    assert_eq!(all.len(), 1, "{all:#?}");
+    let one = &all[0];
+    assert_eq!(one.line, Some(3));
+    assert!(one.problem.starts_with("column "), "{one}");
+}
+
+#[test]
+fn a_key_that_stands_twice_is_reported() {
+    let all = problems("[pools.main.disks.web]\npath = \"a\"\npath = \"b\"\n");
+    assert_eq!(all.iter().map(|problem| problem.line).collect::<Vec<_>>(), [Some(3)]);
+}
+
+#[test]
+fn an_unknown_key_brings_the_nearest_known_one() {
+    let all = problems(
+        "[pools.main.disks.web]\npath = \"a\"\nread-only = true\nzzzzzzzzzz = 1\n\
+         [pools.main.bfq]\nslice_idel = 1\n",
+    );
+    let remedies: Vec<&str> = all.iter().map(|problem| problem.remedy.as_str()).collect();
+    assert_eq!(remedies[0], "did you mean read_only?");
+    assert!(remedies[1].starts_with("possible here: path, create"), "{}", remedies[1]);
+    assert_eq!(remedies[2], "did you mean slice_idle?");
+}
+
+#[test]
+fn a_value_of_the_wrong_type_is_named() {
+    let kinds = [
+        ("path = 5", "path", "5", "not a text"),
+        ("path = \"\"", "path", "\"\"", "empty"),
+        ("path = \"a\"\nread_only = \"yes\"", "read_only", "\"yes\"", "neither true nor false"),
+        ("path = \"a\"\nqueues = \"4\"", "queues", "\"4\"", "not a whole number"),
+        ("path = \"a\"\nqueues = 0", "queues", "0", "out of range"),
+        ("path = \"a\"\nqueues = 257", "queues", "257", "out of range"),
+        ("path = \"a\"\nweight = 0", "weight", "0", "out of range"),
+        ("path = \"a\"\nweight = 1_001", "weight", "1_001", "out of range"),
+        ("path = \"a\"\nweight = -1", "weight", "-1", "out of range"),
+        ("path = \"a\"\ncreate = true", "create", "true", "not a size"),
+        ("path = \"a\"\ncreate = \"10X\"", "create", "\"10X\"", "not a size"),
+        ("path = \"a\"\ncreate = 0", "create", "0", "a size of zero"),
+        ("path = \"null:x\"", "path", "\"null:x\"", "not one of the possible values"),
+        ("", "path", "", "missing"),
+    ];
+    for (fields, key, value, problem) in kinds {
+        let found = problem_of_disk(fields);
+        let path = format!("pools.main.disks.web.{key}");
+        assert_eq!(found, (path, value.to_owned(), problem.to_owned()), "{fields}");
+    }
+}
+
+#[test]
+fn fields_that_contradict_one_another_are_named() {
+    let kinds = [
+        ("path = \"a\"\ncreate = \"1G\"\nread_only = true", "create"),
+        ("path = \"null:1G\"\ncreate = \"1G\"", "create"),
+        ("path = \"a\"\npreallocate = true", "preallocate"),
+        ("path = \"a\"\ncreate = 1000", "create"),
+        ("path = \"null:512\"\nblock_bytes = 4096", "path"),
+        ("path = \"a\"\nblock_bytes = 1024", "block_bytes"),
+        ("path = \"a\"\nserial = \"more than twenty bytes\"", "serial"),
+        ("path = \"a\"\nvm = \"nobody\"", "vm"),
+    ];
+    for (fields, key) in kinds {
+        let (path, ..) = problem_of_disk(fields);
+        assert_eq!(path, format!("pools.main.disks.web.{key}"), "{fields}");
+    }
+}
+
+#[test]
+fn a_weight_belongs_to_one_place_only() {
+    let named = problems(
+        "[pools.main.vms.shop]\n[pools.main.disks.web]\npath = \"a\"\nvm = \"shop\"\nweight = 5\n",
+    );
+    assert_eq!(named[0].path, "pools.main.disks.web.weight");
+    let same_name = problems(
+        "[pools.main.vms.web]\nweight = 7\n[pools.main.disks.web]\npath = \"a\"\nweight = 5\n",
+    );
+    assert_eq!(same_name[0].path, "pools.main.disks.web.weight");
+}
+
+#[test]
+fn slice_idle_may_be_written_in_one_unit_only() {
+    let disk = "[pools.main.disks.web]\npath = \"a\"\n";
+    let all = problems(&format!("{disk}[pools.main.bfq]\nslice_idle = 8\nslice_idle_us = 8000\n"));
+    assert_eq!(all[0].path, "pools.main.bfq.slice_idle_us");
+    let config = read(&format!("{disk}[pools.main.bfq]\nslice_idle = 8\n")).unwrap();
+    assert_eq!(config.pools["main"].bfq.slice_idle_us, Some(8_000));
+}
+
+#[test]
+fn names_that_cannot_name_a_file_are_refused() {
+    for name in ["\"\"", "\"a b\"", "\"../x\"", "\".hidden\"", "\"-x\"", "\"ä\"", &"n".repeat(65)]
+    {
+        let all = problems(&format!("[pools.main.disks.{name}]\npath = \"x\"\n"));
+        assert_eq!(all.len(), 1, "{name}: {all:#?}");
+        assert_eq!(all[0].line, Some(1), "{name}: {all:#?}");
+    }
+    for name in ["web", "\"web.1\"", "W_e-b", &"n".repeat(64)] {
+        let config = read(&format!("[pools.main.disks.{name}]\npath = \"x\"\n"));
+        assert_eq!(config.map(|config| config.pools.len()), Ok(1), "{name}");
+    }
+}
+
+#[test]
+fn a_disk_of_the_same_name_in_another_pool_is_refused() {
+    let all = problems("[pools.a.disks.web]\npath = \"1\"\n[pools.b.disks.web]\npath = \"2\"\n");
+    assert_eq!(all[0].path, "pools.b.disks.web");
+    assert!(all[0].problem.contains("pools.a.disks.web"), "{}", all[0]);
+}
+
+#[test]
+fn an_image_may_be_shared_by_readers_only() {
+    let share = |first: &str, second: &str| {
+        read(&format!(
+            "[pools.a.disks.x]\npath = \"/i/base.img\"\n{first}\n\
+             [pools.b.disks.y]\npath = \"/i/./base.img\"\n{second}\n"
+        ))
+        .map_err(|all| all.len())
+        .map(drop)
+    };
+    assert_eq!(share("read_only = true", "read_only = true"), Ok(()));
+    assert_eq!(share("read_only = true", ""), Err(1));
+    assert_eq!(share("", "read_only = true"), Err(1));
+    assert_eq!(share("", ""), Err(1));
+}
+
+#[test]
+fn groups_must_exist_and_must_not_run_in_a_circle() {
+    let disk = "[pools.p.disks.web]\npath = \"a\"\n";
+    let unknown = problems(&format!("{disk}[pools.p.groups.a]\nparent = \"b\"\n"));
+    assert_eq!(unknown[0].problem, "no such group");
+    let vm = problems(&format!("{disk}[pools.p.vms.v]\ngroup = \"b\"\n"));
+    assert_eq!(vm[0].path, "pools.p.vms.v.group");
+    let own = problems(&format!("{disk}[pools.p.groups.a]\nparent = \"a\"\n"));
+    assert_eq!(own[0].problem, "a circle: a -> a");
+    // Two groups below the circle are not part of it and are not blamed.
+    let three = problems(&format!(
+        "{disk}[pools.p.groups]\na.parent = \"b\"\nb.parent = \"c\"\nc.parent = \"b\"\nd.parent = \"a\"\n"
+    ));
+    assert_eq!(three.len(), 1, "{three:#?}");
+    assert_eq!(three[0].problem, "a circle: b -> c -> b");
+}
+
+#[test]
+fn a_socket_whose_path_would_be_too_long_is_refused() {
+    let text = |length: usize| {
+        format!("socket_dir = \"/{}\"\n[pools.p.disks.web]\npath = \"a\"\n", "d".repeat(length - 1))
+    };
+    // 107 bytes in all: the directory, a slash, "web.sock".
+    assert_eq!(read(&text(98)).map(|config| config.pools.len()), Ok(1));
+    assert_eq!(problems(&text(99))[0].path, "pools.p.disks.web");
+}
+
+#[test]
+fn a_file_without_disks_is_refused() {
+    assert_eq!(problems("")[0].problem, "no disk to serve");
+    assert_eq!(problems("[pools.main]\n")[0].problem, "no disk to serve");
+}
+
+#[test]
+fn what_should_be_a_table_and_is_not_is_named() {
+    let all = problems("[pools.main]\nbfq = 3\n[pools.main.disks]\nweb = \"web.img\"\n");
+    let paths: Vec<&str> = all.iter().map(|problem| problem.path.as_str()).collect();
+    assert_eq!(paths, ["pools", "pools.main.bfq", "pools.main.disks.web"]);
+}
+
+#[test]
+fn problems_of_the_caller_get_their_line_too() {
+    let mut document =
+        Document::read("[pools.main]\nmodel = \"tape\"\n[pools.main.disks.web]\npath = \"a\"\n");
+    document.problems.push(Problem::new("pools.main.model", "\"tape\"", "no such model", "x"));
+    let problems = document.finish().expect_err("one problem was added");
+    assert_eq!(
+        problems.to_string(),
+        "1 mistake in the configuration\n  line 2: pools.main.model = \"tape\": no such model; x"
+    );
+}
