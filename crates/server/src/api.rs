@@ -1,0 +1,375 @@
+//! The daemon's API: REST with JSON over a Unix socket that only its owner may open.
+//!
+//! | call | answer |
+//! |---|---|
+//! | `GET /v1/status` | [`Status`] |
+//! | `GET /v1/disks/NAME` | [`DiskStatus`](evenkeel_wire::status::DiskStatus) |
+//! | `PUT /v1/disks/NAME/weight` with [`SetWeight`] | `DiskStatus` with the new weight |
+//!
+//! Whatever fails answers with an [`ApiError`] and a fitting HTTP status. The server runs on one
+//! thread of its own and asks the workers like everybody else, through [`Control`].
+
+mod client;
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Path as UrlPath, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, put};
+use axum::{Json, Router};
+use evenkeel_wire::WEIGHT_MAX;
+use evenkeel_wire::status::{ApiError, DiskStatus, SetWeight, Status};
+use tokio::sync::oneshot;
+
+pub use client::{Client, ClientError};
+
+/// The longest body of a call; the only one there is has a few dozen bytes.
+const BODY_BYTES_MAX: usize = 4096;
+
+/// What the API needs of the daemon. Calls may block for as long as a worker's turn takes.
+pub trait Control: Send + Sync + 'static {
+    /// Returns the figures of all pools.
+    fn status(&self) -> Status;
+
+    /// Sets the weight of the VM that owns `disk`.
+    ///
+    /// # Errors
+    ///
+    /// What to answer; `weight` has been checked to be in range.
+    fn set_weight(&self, disk: &str, weight: u32) -> Result<(), ControlError>;
+}
+
+/// Why the daemon did not do what it was told.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum ControlError {
+    /// There is no disk of that name.
+    #[error("no such disk")]
+    NoSuchDisk,
+    /// The daemon is ending.
+    #[error("the daemon is shutting down")]
+    Stopping,
+}
+
+/// A running API. Dropping it finishes calls under way and removes the socket.
+#[derive(Debug)]
+pub struct Api {
+    path: PathBuf,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Api {
+    /// Starts to answer calls at `path`.
+    ///
+    /// A socket that a killed daemon left behind is replaced.
+    ///
+    /// # Errors
+    ///
+    /// * [`io::ErrorKind::AddrInUse`] if somebody answers there.
+    /// * Whatever the system says about the directory or the socket.
+    pub fn start(path: &Path, control: Arc<dyn Control>) -> io::Result<Self> {
+        let listener = bind(path)?;
+        listener.set_nonblocking(true)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+        let listener = {
+            let _inside = runtime.enter();
+            tokio::net::UnixListener::from_std(listener)?
+        };
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::Builder::new().name("api".to_owned()).spawn(move || {
+            let served = runtime.block_on(async {
+                axum::serve(listener, router(control))
+                    .with_graceful_shutdown(async {
+                        // A dropped sender says the same as a message.
+                        let _ = stopped.await;
+                    })
+                    .await
+            });
+            if let Err(error) = served {
+                tracing::error!(%error, "the API has ended");
+            }
+        })?;
+        Ok(Self { path: path.to_owned(), stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Api {
+    fn drop(&mut self) {
+        // First the name, so that nobody new comes; both may be gone already.
+        let _ = fs::remove_file(&self.path);
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Listens at `path` with permissions 0600 from the first moment on.
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    if UnixStream::connect(path).is_ok() {
+        return Err(io::Error::new(io::ErrorKind::AddrInUse, "another daemon answers there"));
+    }
+    // Made under another name and moved when it is private: there is no moment in which others
+    // could connect, and the move replaces what a killed daemon left.
+    let mut private = path.as_os_str().to_owned();
+    private.push(format!(".{}", std::process::id()));
+    let private = PathBuf::from(private);
+    let _ = fs::remove_file(&private);
+    let listener = UnixListener::bind(&private)?;
+    fs::set_permissions(&private, fs::Permissions::from_mode(0o600))
+        .and_then(|()| fs::rename(&private, path))
+        .inspect_err(|_| {
+            let _ = fs::remove_file(&private);
+        })?;
+    Ok(listener)
+}
+
+fn router(control: Arc<dyn Control>) -> Router {
+    Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/disks/{name}", get(disk))
+        .route("/v1/disks/{name}/weight", put(set_weight))
+        .fallback(|| async {
+            Failure::new(StatusCode::NOT_FOUND, "no such address", "see docs/guide/operating.md")
+        })
+        .method_not_allowed_fallback(|| async {
+            let remedy = "use GET to read and PUT to set";
+            Failure::new(StatusCode::METHOD_NOT_ALLOWED, "not possible here", remedy)
+        })
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .with_state(control)
+}
+
+/// An error on its way to the caller.
+struct Failure {
+    code: StatusCode,
+    body: ApiError,
+}
+
+impl Failure {
+    fn new(code: StatusCode, error: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { code, body: ApiError { error: error.into(), field: None, remedy: remedy.into() } }
+    }
+
+    fn of_field(mut self, field: &str) -> Self {
+        self.body.field = Some(field.to_owned());
+        self
+    }
+
+    fn no_such_disk(name: &str) -> Self {
+        let remedy = "evenkeel status lists the disks";
+        Self::new(StatusCode::NOT_FOUND, format!("no disk has the name {name}"), remedy)
+            .of_field("name")
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        (self.code, Json(self.body)).into_response()
+    }
+}
+
+/// Runs what may block beside the thread that answers calls.
+async fn ask<T: Send + 'static>(
+    control: Arc<dyn Control>,
+    question: impl FnOnce(&dyn Control) -> T + Send + 'static,
+) -> Result<T, Failure> {
+    tokio::task::spawn_blocking(move || question(&*control)).await.map_err(|error| {
+        let remedy = "see the daemon's log";
+        Failure::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string(), remedy)
+    })
+}
+
+async fn status(State(control): State<Arc<dyn Control>>) -> Result<Json<Status>, Failure> {
+    ask(control, |control| control.status()).await.map(Json)
+}
+
+async fn disk(
+    State(control): State<Arc<dyn Control>>,
+    UrlPath(name): UrlPath<String>,
+) -> Result<Json<DiskStatus>, Failure> {
+    let status = ask(control, |control| control.status()).await?;
+    let disk = status.disk(&name).cloned();
+    disk.map(Json).ok_or_else(|| Failure::no_such_disk(&name))
+}
+
+async fn set_weight(
+    State(control): State<Arc<dyn Control>>,
+    UrlPath(name): UrlPath<String>,
+    body: Bytes,
+) -> Result<Json<DiskStatus>, Failure> {
+    let remedy = format!("send {{\"weight\": N}} with N from 1 to {WEIGHT_MAX}");
+    let refuse = |error: String| {
+        Failure::new(StatusCode::BAD_REQUEST, error, remedy.as_str()).of_field("weight")
+    };
+    let SetWeight { weight } =
+        serde_json::from_slice(&body).map_err(|error| refuse(error.to_string()))?;
+    if !(1..=WEIGHT_MAX).contains(&weight) {
+        return Err(refuse(format!("weight {weight} is out of range")));
+    }
+    let disk = name.clone();
+    ask(Arc::clone(&control), move |control| control.set_weight(&disk, weight)).await?.map_err(
+        |error| match error {
+            ControlError::NoSuchDisk => Failure::no_such_disk(&name),
+            ControlError::Stopping => Failure::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                error.to_string(),
+                "try again when it has started",
+            ),
+        },
+    )?;
+    self::disk(State(control), UrlPath(name)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::sync::Mutex;
+
+    use evenkeel_wire::status::PoolStatus;
+
+    use super::*;
+
+    /// A daemon with one disk.
+    struct Fake(Mutex<u32>);
+
+    impl Control for Fake {
+        fn status(&self) -> Status {
+            let weight = *self.0.lock().unwrap();
+            let disk = DiskStatus { name: "web".to_owned(), weight, ..DiskStatus::default() };
+            Status {
+                pools: vec![PoolStatus { disks: vec![disk], ..PoolStatus::default() }],
+                ..Status::default()
+            }
+        }
+
+        fn set_weight(&self, disk: &str, weight: u32) -> Result<(), ControlError> {
+            match disk {
+                "web" => *self.0.lock().unwrap() = weight,
+                "late" => return Err(ControlError::Stopping),
+                _ => return Err(ControlError::NoSuchDisk),
+            }
+            Ok(())
+        }
+    }
+
+    /// A directory that goes away with the test.
+    struct Dir(PathBuf);
+
+    impl Dir {
+        fn new(name: &str) -> Self {
+            let dir =
+                std::env::temp_dir().join(format!("evenkeel-api-{name}-{}", std::process::id()));
+            fs::create_dir_all(&dir).unwrap();
+            Self(dir)
+        }
+
+        fn socket(&self) -> PathBuf {
+            self.0.join("api.sock")
+        }
+
+        fn start(&self) -> Api {
+            Api::start(&self.socket(), Arc::new(Fake(Mutex::new(100)))).unwrap()
+        }
+    }
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn refusal(error: ClientError) -> (u16, ApiError) {
+        match error {
+            ClientError::Refused { code, error } => (code, error),
+            other => unreachable!("the daemon answers: {other}"),
+        }
+    }
+
+    #[test]
+    fn what_is_set_is_read_back() {
+        let dir = Dir::new("set");
+        let _api = dir.start();
+        let client = Client::new(&dir.socket());
+        assert_eq!(client.status().unwrap().disk("web").unwrap().weight, 100);
+        assert_eq!(client.set_weight("web", 300).unwrap().weight, 300);
+        assert_eq!(client.disk("web").unwrap().weight, 300);
+    }
+
+    #[test]
+    fn a_refusal_names_the_field_and_the_remedy() {
+        let dir = Dir::new("refuse");
+        let _api = dir.start();
+        let client = Client::new(&dir.socket());
+        for weight in [0, 1001] {
+            let (code, error) = refusal(client.set_weight("web", weight).unwrap_err());
+            assert_eq!((code, error.field.as_deref()), (400, Some("weight")));
+            assert!(error.remedy.contains("1 to 1000"), "{error:?}");
+        }
+        let (code, error) = refusal(client.disk("nobody").unwrap_err());
+        assert_eq!((code, error.field.as_deref()), (404, Some("name")));
+        let (code, _) = refusal(client.set_weight("nobody", 5).unwrap_err());
+        assert_eq!(code, 404);
+        let (code, _) = refusal(client.set_weight("late", 5).unwrap_err());
+        assert_eq!(code, 503);
+    }
+
+    #[test]
+    fn nonsense_gets_an_answer_and_the_api_lives_on() {
+        let dir = Dir::new("nonsense");
+        let _api = dir.start();
+        let long = format!(
+            "PUT /v1/disks/web/weight HTTP/1.0\r\nContent-Length: 9999\r\n\r\n{}",
+            "x".repeat(9999)
+        );
+        for (call, code) in [
+            ("GET /nowhere HTTP/1.0\r\n\r\n", "404"),
+            ("DELETE /v1/status HTTP/1.0\r\n\r\n", "405"),
+            ("PUT /v1/disks/web/weight HTTP/1.0\r\nContent-Length: 2\r\n\r\n{}", "400"),
+            (
+                "PUT /v1/disks/web/weight HTTP/1.0\r\nContent-Length: 28\r\n\r\n{\"weight\": 5, \"colour\": \"x\"}",
+                "400",
+            ),
+            (long.as_str(), "413"),
+            ("\0\r\n\r\n", "400"),
+        ] {
+            let mut stream = UnixStream::connect(dir.socket()).unwrap();
+            stream.write_all(call.as_bytes()).unwrap();
+            let mut answer = Vec::new();
+            let _ = stream.read_to_end(&mut answer);
+            let answer = String::from_utf8_lossy(&answer);
+            assert_eq!(answer.split(' ').nth(1), Some(code), "{call:.40}: {answer}");
+        }
+        assert_eq!(Client::new(&dir.socket()).disk("web").unwrap().weight, 100);
+    }
+
+    #[test]
+    fn the_socket_is_private_and_goes_away_with_the_api() {
+        let dir = Dir::new("private");
+        let api = dir.start();
+        let mode = fs::metadata(dir.socket()).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        drop(api);
+        assert_eq!(fs::read_dir(&dir.0).unwrap().count(), 0);
+        let error = Client::new(&dir.socket()).status().unwrap_err();
+        assert!(matches!(error, ClientError::Unreachable { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_socket_left_behind_is_replaced_and_a_live_one_is_not() {
+        let dir = Dir::new("stale");
+        drop(UnixListener::bind(dir.socket()).unwrap());
+        let _api = dir.start();
+        let second = Api::start(&dir.socket(), Arc::new(Fake(Mutex::new(1))));
+        assert_eq!(second.map(drop).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(Client::new(&dir.socket()).disk("web").unwrap().weight, 100);
+    }
+}
