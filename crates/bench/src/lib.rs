@@ -1,3 +1,5 @@
-//! Placeholder of the room; see ARCHITECTURE.md.
+//! Benchmarks and the guest lab: workloads, start-up measurement, statistics, reports.
 
 pub mod client;
+pub mod lab;
+pub mod stats;

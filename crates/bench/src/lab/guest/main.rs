@@ -1,0 +1,262 @@
+//! The lab's program inside a guest: a remote hand, two readers and an application to start.
+//!
+//! It runs from the guest's initramfs, so it is compiled by the lab itself into one static file
+//! and uses nothing but the standard library. Sub-commands:
+//!
+//! | command | does |
+//! |---|---|
+//! | `agent PORT` | runs the host's commands, several at once, and streams what they print |
+//! | `launch SECONDS PROGRAM ARGS..` | starts a program and measures until it prints `ready` |
+//! | `app DIR` | the application: reads and checks every file of `DIR/manifest`, then `ready` |
+//! | `read-sequential FILE STOP` | reads FILE from begin to end, again and again |
+//! | `read-random FILE STOP SEED` | reads 4 KiB at random places of FILE |
+//!
+//! The readers run until the file STOP exists and then print `BYTES NANOSECONDS`.
+//!
+//! Frames on the port, both ways: `id: u32, kind: u8, len: u32`, little-endian, then `len` bytes.
+//! Kinds are listed in the lab's `channel.rs`.
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    let done = match words.as_slice() {
+        ["agent", port] => agent(port),
+        ["launch", seconds, program, rest @ ..] => launch(seconds, program, rest),
+        ["app", dir] => app(dir),
+        ["read-sequential", file, stop] => read_sequential(file, stop),
+        ["read-random", file, stop, seed] => read_random(file, stop, seed),
+        _ => Err(io::Error::other("unknown command; see the head of this program's source")),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("guest: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs the host's commands until the port is closed.
+fn agent(port: &str) -> io::Result<()> {
+    let file = OpenOptions::new().read(true).write(true).open(port)?;
+    let mut input = BufReader::new(file.try_clone()?);
+    let output = Arc::new(Mutex::new(file));
+    let running: Arc<Mutex<HashMap<u32, u32>>> = Arc::default();
+    send(&output, 0, HELLO, &[])?;
+    loop {
+        let mut head = [0_u8; 9];
+        match input.read_exact(&mut head) {
+            // The host's end is not open at the moment; virtio ports then read as empty.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                thread::sleep(Duration::from_millis(50));
+                continue;
+            }
+            other => other?,
+        }
+        let id = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
+        let len = u32::from_le_bytes([head[5], head[6], head[7], head[8]]);
+        let mut payload = vec![0; usize::try_from(len).map_err(io::Error::other)?];
+        input.read_exact(&mut payload)?;
+        match head[4] {
+            RUN => {
+                let script = String::from_utf8_lossy(&payload).into_owned();
+                let (output, running) = (Arc::clone(&output), Arc::clone(&running));
+                thread::spawn(move || run(id, &script, &output, &running));
+            }
+            KILL => {
+                // A job is a process group of its own, so that its children die with it.
+                if let Some(group) = running.lock().map_err(poisoned)?.get(&id) {
+                    let kill = format!("kill -9 -{group}");
+                    Command::new("/bin/sh").args(["-c", &kill]).status()?;
+                }
+            }
+            HELLO => send(&output, id, HELLO, &[])?,
+            other => return Err(io::Error::other(format!("unknown kind of frame {other}"))),
+        }
+    }
+}
+
+/// Runs one script, streams its output, then sends its status: 0 to 255, or 256 + the signal.
+fn run(id: u32, script: &str, output: &Arc<Mutex<File>>, running: &Mutex<HashMap<u32, u32>>) {
+    let status = run_child(id, script, output, running).unwrap_or_else(|error| {
+        // Ignored: when the port is gone nobody can be told.
+        let _ = send(output, id, STDERR, format!("guest agent: {error}\n").as_bytes());
+        127
+    });
+    let _ = send(output, id, EXIT, &status.to_le_bytes());
+}
+
+fn run_child(
+    id: u32,
+    script: &str,
+    output: &Arc<Mutex<File>>,
+    running: &Mutex<HashMap<u32, u32>>,
+) -> io::Result<i32> {
+    let mut child = Command::new("/bin/sh")
+        .args(["-c", script])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()?;
+    running.lock().map_err(poisoned)?.insert(id, child.id());
+    let errors = child.stderr.take().map(|pipe| {
+        let output = Arc::clone(output);
+        thread::spawn(move || forward(pipe, id, STDERR, &output))
+    });
+    if let Some(pipe) = child.stdout.take() {
+        forward(pipe, id, STDOUT, output)?;
+    }
+    if let Some(errors) = errors {
+        errors.join().map_err(|_| io::Error::other("the stderr thread panicked"))??;
+    }
+    let status = child.wait()?;
+    running.lock().map_err(poisoned)?.remove(&id);
+    Ok(status.code().unwrap_or_else(|| 256 + status.signal().unwrap_or(0)))
+}
+
+fn forward(mut pipe: impl Read, id: u32, kind: u8, output: &Mutex<File>) -> io::Result<()> {
+    let mut buffer = vec![0; 16 << 10];
+    loop {
+        match pipe.read(&mut buffer)? {
+            0 => return Ok(()),
+            n => send(output, id, kind, &buffer[..n])?,
+        }
+    }
+}
+
+fn send(output: &Mutex<File>, id: u32, kind: u8, payload: &[u8]) -> io::Result<()> {
+    let mut frame = Vec::with_capacity(9 + payload.len());
+    frame.extend_from_slice(&id.to_le_bytes());
+    frame.push(kind);
+    frame.extend_from_slice(&u32::try_from(payload.len()).map_err(io::Error::other)?.to_le_bytes());
+    frame.extend_from_slice(payload);
+    output.lock().map_err(poisoned)?.write_all(&frame)
+}
+
+/// Starts a program and prints the nanoseconds until it said `ready`, or `timeout`, or `failed`.
+fn launch(seconds: &str, program: &str, args: &[&str]) -> io::Result<()> {
+    let limit = Duration::from_secs(seconds.parse().map_err(io::Error::other)?);
+    let start = Instant::now();
+    let mut child = Command::new(program).args(args).stdout(Stdio::piped()).spawn()?;
+    let stdout = child.stdout.take().ok_or_else(|| io::Error::other("no pipe"))?;
+    let child = Arc::new(Mutex::new(child));
+    let watchdog = Arc::clone(&child);
+    thread::spawn(move || {
+        thread::sleep(limit);
+        // Ignored: it may have ended by itself in this very moment.
+        let _ = watchdog.lock().map(|mut child: std::sync::MutexGuard<'_, Child>| child.kill());
+    });
+    let mut line = String::new();
+    BufReader::new(stdout).read_line(&mut line)?;
+    let elapsed = start.elapsed();
+    // Polled, not waited for: the watchdog needs the lock in between.
+    let status = loop {
+        if let Some(status) = child.lock().map_err(poisoned)?.try_wait()? {
+            break status;
+        }
+        thread::sleep(Duration::from_millis(1));
+    };
+    match line.trim() {
+        "ready" if status.success() => println!("{}", elapsed.as_nanos()),
+        _ if elapsed >= limit => println!("timeout"),
+        other => println!("failed: {other:?}, {status}"),
+    }
+    Ok(())
+}
+
+/// Reads each file of the manifest once, in its order, and checks it.
+///
+/// Manifest lines: `PATH BYTES FNV1A64-IN-HEX`, paths relative to `dir`.
+fn app(dir: &str) -> io::Result<()> {
+    for line in fs::read_to_string(format!("{dir}/manifest"))?.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [path, bytes, hash] = words[..] else {
+            return Err(io::Error::other(format!("odd line in the manifest: {line}")));
+        };
+        let content = fs::read(format!("{dir}/{path}"))?;
+        let found = format!("{} {:016x}", content.len(), fnv1a(&content));
+        if found != format!("{bytes} {hash}") {
+            return Err(io::Error::other(format!("{path}: read {found}, expected {bytes} {hash}")));
+        }
+    }
+    println!("ready");
+    Ok(())
+}
+
+/// Hashes 8 bytes at a time by FNV-1a; the lab's `demo` writes the manifest with the same function.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.chunks(8).fold(0xcbf2_9ce4_8422_2325, |hash: u64, chunk| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        (hash ^ u64::from_le_bytes(word)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+fn read_sequential(path: &str, stop: &str) -> io::Result<()> {
+    let file = File::open(path)?;
+    let mut buffer = vec![0; 128 << 10];
+    let mut offset = 0;
+    until_stopped(stop, || {
+        let n = file.read_at(&mut buffer, offset)?;
+        offset = if n == 0 { 0 } else { offset + widen(n) };
+        Ok(widen(n))
+    })
+}
+
+fn read_random(path: &str, stop: &str, seed: &str) -> io::Result<()> {
+    let file = File::open(path)?;
+    let pages = file.metadata()?.len() / 4096;
+    // An odd seed below 2^63 is never 0, which xorshift cannot leave.
+    let mut random: u64 = seed.parse::<u64>().map_err(io::Error::other)? | 1;
+    let mut buffer = [0; 4096];
+    until_stopped(stop, || {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        file.read_exact_at(&mut buffer, random % pages * 4096)?;
+        Ok(4096)
+    })
+}
+
+fn until_stopped(stop: &str, mut step: impl FnMut() -> io::Result<u64>) -> io::Result<()> {
+    let start = Instant::now();
+    let mut bytes = 0;
+    let mut next_look = start;
+    loop {
+        bytes += step()?;
+        let now = Instant::now();
+        if now >= next_look {
+            if fs::exists(stop)? {
+                println!("{bytes} {}", (now - start).as_nanos());
+                return Ok(());
+            }
+            next_look = now + Duration::from_millis(50);
+        }
+    }
+}
+
+fn widen(n: usize) -> u64 {
+    u64::try_from(n).unwrap_or(u64::MAX)
+}
+
+fn poisoned<T>(_: std::sync::PoisonError<T>) -> io::Error {
+    io::Error::other("another thread panicked")
+}
+
+const HELLO: u8 = 0;
+const RUN: u8 = 1;
+const KILL: u8 = 2;
+const STDOUT: u8 = 3;
+const STDERR: u8 = 4;
+const EXIT: u8 = 5;
