@@ -18,9 +18,13 @@ extern crate alloc;
 extern crate std;
 
 mod choose;
+mod deadline;
+mod elevator;
 mod fifo;
 mod merge;
+mod noop;
 mod request;
+mod roster;
 mod scheduler;
 mod table;
 #[cfg(test)]
@@ -28,6 +32,8 @@ mod testing;
 mod tree;
 mod units;
 
+pub use deadline::DeadlineTunables;
+pub use elevator::{Elevator, ElevatorConfig, Kind, KindError};
 pub use merge::MergeLimits;
 pub use request::{Class, Op, Priority, Request, Tag};
 pub use scheduler::{GroupId, GroupReport, Insertion, Next, QueueId, Scheduler};

@@ -10,7 +10,7 @@
 //! for both and keeps its place and its time in the list by age.
 
 use crate::fifo::Fifo;
-use crate::table::{Kind, Record, Table};
+use crate::table::{Flavour, Record, Table};
 use crate::tree::{NIL, Tree, predecessor};
 use crate::{Nanos, Request, Tag};
 
@@ -129,7 +129,7 @@ fn fits(record: &Record, request: &Request, limits: MergeLimits) -> bool {
     let sectors = u64::from(record.nr_sectors) + u64::from(request.nr_sectors);
     let segments = u32::from(record.segments) + u32::from(request.segments);
     record.queue == request.queue
-        && record.kind == Kind::new(request.op, request.sync)
+        && record.flavour == Flavour::new(request.op, request.sync)
         && sectors <= u64::from(limits.max_sectors)
         && segments <= u32::from(limits.max_segments)
 }
@@ -142,7 +142,7 @@ fn touch(table: &Table, lower: u32, upper: u32, limits: MergeLimits) -> bool {
     let segments = u32::from(lower.segments) + u32::from(upper.segments);
     lower.end() == upper.pos
         && lower.queue == upper.queue
-        && lower.kind == upper.kind
+        && lower.flavour == upper.flavour
         && sectors <= u64::from(limits.max_sectors)
         && segments <= u32::from(limits.max_segments)
 }

@@ -31,9 +31,9 @@ pub(crate) enum State {
 
 /// What requests must have in common to be merged: operation and whether somebody waits.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Kind(u8);
+pub(crate) struct Flavour(u8);
 
-impl Kind {
+impl Flavour {
     #[inline]
     pub(crate) const fn new(op: Op, sync: bool) -> Self {
         let op = match op {
@@ -86,7 +86,7 @@ pub(crate) struct Record {
     pub(crate) age: u32,
     /// Memory segments of the whole request.
     pub(crate) segments: u16,
-    pub(crate) kind: Kind,
+    pub(crate) flavour: Flavour,
     pub(crate) state: State,
 }
 
@@ -105,7 +105,7 @@ impl Record {
         last_part: NIL,
         age: 0,
         segments: 0,
-        kind: Kind(0),
+        flavour: Flavour(0),
         state: State::Free,
     };
 
@@ -128,7 +128,7 @@ impl Record {
 
     #[inline]
     pub(crate) const fn candidate(&self) -> Candidate {
-        Candidate { pos: self.pos, sync: self.kind.sync() }
+        Candidate { pos: self.pos, sync: self.flavour.sync() }
     }
 }
 
@@ -226,7 +226,7 @@ impl Table {
             last_part: index,
             age,
             segments: request.segments,
-            kind: Kind::new(request.op, request.sync),
+            flavour: Flavour::new(request.op, request.sync),
             state: State::Waiting,
             ..Record::FREE
         };
@@ -317,7 +317,7 @@ impl Table {
             count += 1;
             met_itself |= part == tag;
             assert!(part == tag || self.get(part).state == State::Part, "parts know it");
-            assert_eq!(self.get(part).kind, self.get(tag).kind, "operations are not mixed");
+            assert_eq!(self.get(part).flavour, self.get(tag).flavour, "operations are not mixed");
             assert_eq!(self.get(part).queue, self.get(tag).queue, "queues are not mixed");
             at = self.next_part(part);
         }
@@ -335,6 +335,9 @@ pub(crate) struct SortList {
 }
 
 impl SortList {
+    /// The lists without requests.
+    pub(crate) const EMPTY: Self = Self { tree: Tree::EMPTY, fifo: Fifo::EMPTY, len: 0 };
+
     /// Returns the number of requests, a merged one counted once.
     #[inline]
     pub(crate) const fn len(&self) -> u32 {

@@ -1,0 +1,196 @@
+//! One type for all elevators, chosen when a pool is opened.
+
+use core::fmt;
+use core::str::FromStr;
+
+use crate::deadline::{Deadline, DeadlineTunables};
+use crate::merge::MergeLimits;
+use crate::noop::Noop;
+use crate::{
+    GroupId, GroupReport, Insertion, Nanos, Next, Priority, QueueId, Request, Scheduler, Tag,
+    Weight,
+};
+
+/// The name of an elevator.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+pub enum Kind {
+    /// First come, first served; nothing is merged.
+    None,
+    /// First come, first served; what continues a waiting request joins it.
+    Noop,
+    /// Sweeps with deadlines and classes, as mq-deadline in Linux.
+    Deadline,
+    /// Budget fair queueing: shares for groups, quick answers for applications.
+    #[default]
+    Bfq,
+}
+
+/// No elevator has this name.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct KindError;
+
+impl fmt::Display for KindError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("unknown elevator, use none, noop, deadline or bfq")
+    }
+}
+
+impl core::error::Error for KindError {}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::None => "none",
+            Self::Noop => "noop",
+            Self::Deadline => "deadline",
+            Self::Bfq => "bfq",
+        })
+    }
+}
+
+impl FromStr for Kind {
+    type Err = KindError;
+
+    fn from_str(name: &str) -> Result<Self, KindError> {
+        match name {
+            "none" => Ok(Self::None),
+            "noop" => Ok(Self::Noop),
+            "deadline" | "mq-deadline" => Ok(Self::Deadline),
+            "bfq" => Ok(Self::Bfq),
+            _ => Err(KindError),
+        }
+    }
+}
+
+/// Which elevator, and how it is tuned.
+#[derive(Clone, Debug, Default)]
+pub struct ElevatorConfig {
+    /// Which one.
+    pub kind: Kind,
+    /// How large merged requests become; `none` does not merge.
+    pub merge: MergeLimits,
+    /// For `deadline`.
+    pub deadline: DeadlineTunables,
+    /// Whether the device has to move something to reach a sector; for `bfq`.
+    pub rotational: bool,
+}
+
+/// Any elevator.
+#[derive(Debug)]
+pub struct Elevator(Inner);
+
+#[derive(Debug)]
+enum Inner {
+    Noop(Noop),
+    Deadline(Deadline),
+}
+
+/// Evaluates an expression for whichever elevator there is; a branch, not a virtual call.
+macro_rules! each {
+    ($elevator:expr, $inner:ident => $call:expr) => {
+        match $elevator {
+            Inner::Noop($inner) => $call,
+            Inner::Deadline($inner) => $call,
+        }
+    };
+}
+
+impl Elevator {
+    /// Returns an elevator without queues and requests, with the root group alone.
+    #[must_use]
+    pub fn new(_now: Nanos, config: &ElevatorConfig) -> Self {
+        let merge = config.merge;
+        Self(match config.kind {
+            Kind::None => Inner::Noop(Noop::new(None)),
+            Kind::Noop => Inner::Noop(Noop::new(Some(merge))),
+            // BFQ joins this list with its module.
+            Kind::Deadline | Kind::Bfq => Inner::Deadline(Deadline::new(config.deadline, merge)),
+        })
+    }
+}
+
+impl Scheduler for Elevator {
+    fn add_group(&mut self, now: Nanos, parent: GroupId, weight: Weight) -> GroupId {
+        each!(&mut self.0, inner => inner.add_group(now, parent, weight))
+    }
+
+    fn remove_group(&mut self, now: Nanos, group: GroupId) {
+        each!(&mut self.0, inner => inner.remove_group(now, group));
+    }
+
+    fn set_weight(&mut self, now: Nanos, group: GroupId, weight: Weight) {
+        each!(&mut self.0, inner => inner.set_weight(now, group, weight));
+    }
+
+    fn add_queue(&mut self, now: Nanos, group: GroupId, priority: Priority, sync: bool) -> QueueId {
+        each!(&mut self.0, inner => inner.add_queue(now, group, priority, sync))
+    }
+
+    fn remove_queue(&mut self, now: Nanos, queue: QueueId) {
+        each!(&mut self.0, inner => inner.remove_queue(now, queue));
+    }
+
+    #[inline]
+    fn insert(&mut self, now: Nanos, request: Request) -> Insertion {
+        each!(&mut self.0, inner => inner.insert(now, request))
+    }
+
+    #[inline]
+    fn dispatch(&mut self, now: Nanos) -> Next {
+        each!(&mut self.0, inner => inner.dispatch(now))
+    }
+
+    #[inline]
+    fn complete(&mut self, now: Nanos, tag: Tag) {
+        each!(&mut self.0, inner => inner.complete(now, tag));
+    }
+
+    #[inline]
+    fn next_deadline(&self) -> Option<Nanos> {
+        each!(&self.0, inner => inner.next_deadline())
+    }
+
+    #[inline]
+    fn next_part(&self, tag: Tag) -> Option<Tag> {
+        each!(&self.0, inner => inner.next_part(tag))
+    }
+
+    #[inline]
+    fn first_part(&self, tag: Tag) -> Tag {
+        each!(&self.0, inner => inner.first_part(tag))
+    }
+
+    #[inline]
+    fn queued(&self) -> u32 {
+        each!(&self.0, inner => inner.queued())
+    }
+
+    #[inline]
+    fn in_flight(&self) -> u32 {
+        each!(&self.0, inner => inner.in_flight())
+    }
+
+    fn group_report(&self, group: GroupId) -> GroupReport {
+        each!(&self.0, inner => inner.group_report(group))
+    }
+
+    fn check_invariants(&self) {
+        each!(&self.0, inner => inner.check_invariants());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn names_survive_a_round_trip_and_others_are_refused() {
+        for kind in [Kind::None, Kind::Noop, Kind::Deadline, Kind::Bfq] {
+            assert_eq!(kind.to_string().parse(), Ok(kind));
+        }
+        assert_eq!("mq-deadline".parse(), Ok(Kind::Deadline));
+        assert_eq!("cfq".parse::<Kind>(), Err(KindError));
+        assert_eq!("".parse::<Kind>(), Err(KindError));
+    }
+}
