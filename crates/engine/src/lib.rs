@@ -1,2 +1,33 @@
 //! The whole life of a request: parse, classify, submit, dispatch, complete, retire.
+//!
+//! Picture a counter between two crowds. Guests hand slips over it, some of them forged; every
+//! slip is read once, gets a numbered tag and waits with the scheduler. When the device has room,
+//! the engine calls the next tag, and when the device is done, the answer goes back over the
+//! counter to whoever holds the matching token. A slip is answered exactly once.
+//!
+//! The order of calls is the *turn* (ARCHITECTURE.md): [`Engine::complete`] for what the device
+//! finished, [`parse`] and [`Engine::submit`] for what guests brought, [`Engine::dispatch`] until
+//! it has nothing, [`Engine::retire`] until it has nothing, then wait until
+//! [`Engine::next_deadline`].
+//!
+//! Deliberately absent: clock, I/O, file descriptors, guest addresses, unsafe code.
 #![forbid(unsafe_code)]
+
+mod engine;
+mod request;
+
+mod claims;
+mod classify;
+mod disk;
+mod histogram;
+mod slots;
+
+pub use claims::Claims;
+pub use disk::{DiskId, DiskReport, Durations};
+pub use engine::{Engine, EngineConfig};
+pub use histogram::Histogram;
+pub use request::{
+    Geometry, Malformed, Parsed, RANGE_SECTORS_MAX, RangeKind, Request, SECTOR_BYTES, Shape,
+    Status, parse, parse_range,
+};
+pub use slots::{Command, DeviceOp, Errno, Parts, Retired, Token};

@@ -1,0 +1,123 @@
+//! Which queue a request belongs to.
+//!
+//! A queue shall come as close to one application of the guest as the evidence allows. Today the
+//! evidence is the I/O priority that Linux guests write into every request, the direction, and
+//! whether a flush soon waits for a write.
+
+use evenkeel_sched::{Class, Priority, QueueId};
+
+/// Reads the priority word of a virtio-blk header.
+///
+/// Linux fills it with `class << 13 | level`; class 1 is real time, 2 best effort, 3 idle. Zero,
+/// and everything unknown, means "not said": best effort 4, never "lowest". A hint from a guest,
+/// valid only among the queues of its own VM.
+///
+/// Source: measured on Linux 6.1 guests; `include/uapi/linux/ioprio.h` for the encoding.
+#[must_use]
+pub(crate) fn priority(word: u32) -> Priority {
+    let level = u8::try_from(word & 7).expect("three bits");
+    let class = match word >> 13 {
+        1 => Class::RealTime,
+        2 => Class::BestEffort,
+        3 => Class::Idle,
+        _ => return Priority::default(),
+    };
+    Priority { class, level }
+}
+
+/// The queues of one VM: one for each priority and kind, made when first needed.
+#[derive(Clone, Debug)]
+pub(crate) struct VmQueues([Option<QueueId>; 3 * 8 * 2]);
+
+impl Default for VmQueues {
+    fn default() -> Self {
+        Self([None; 48])
+    }
+}
+
+impl VmQueues {
+    /// Returns the place of the queue for `priority` and `sync`.
+    pub(crate) fn slot(&mut self, priority: Priority, sync: bool) -> &mut Option<QueueId> {
+        let class = match priority.class {
+            Class::RealTime => 0,
+            Class::BestEffort => 1,
+            Class::Idle => 2,
+        };
+        let level = usize::from(priority.level.min(7));
+        &mut self.0[(class * 8 + level) * 2 + usize::from(sync)]
+    }
+
+    /// Returns every queue made so far.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = QueueId> {
+        self.0.iter().flatten().copied()
+    }
+}
+
+/// Tells writes that somebody waits for from write-back.
+///
+/// virtio-blk does not mark them. A guest that waits for its writes (a journal commit, a database)
+/// sends few of them between two flushes; write-back sends many and flushes rarely. So while short
+/// bursts end in flushes, writes are synchronous; the first long burst ends that.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FlushHabit {
+    writes_since_flush: u32,
+    short_bursts: bool,
+}
+
+impl FlushHabit {
+    /// Notes a write; returns whether somebody probably waits for it.
+    pub(crate) fn on_write(&mut self) -> bool {
+        self.writes_since_flush = self.writes_since_flush.saturating_add(1);
+        if self.writes_since_flush > SHORT_BURST_WRITES {
+            self.short_bursts = false;
+        }
+        self.short_bursts
+    }
+
+    /// Notes a flush.
+    pub(crate) fn on_flush(&mut self) {
+        self.short_bursts = self.writes_since_flush <= SHORT_BURST_WRITES;
+        self.writes_since_flush = 0;
+    }
+}
+
+/// Most writes in a burst that somebody waits for: an ext4 journal commit of a small fsync takes 2
+/// to 10 requests, a database page flush a few more.
+const SHORT_BURST_WRITES: u32 = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_priority_that_linux_guests_send_is_understood() {
+        let expect = |word, class, level| assert_eq!(priority(word), Priority { class, level });
+        expect(0x2000, Class::RealTime, 0);
+        expect(0x2007, Class::RealTime, 7);
+        expect(0x4000, Class::BestEffort, 0);
+        expect(0x4007, Class::BestEffort, 7);
+        expect(0x6000, Class::Idle, 0);
+    }
+
+    #[test]
+    fn unknown_priorities_count_as_the_default() {
+        for word in [0, 4, 0x8000, 0xffff_ffff, 0x1_4000] {
+            assert_eq!(priority(word), Priority::default(), "{word:#x}");
+        }
+    }
+
+    #[test]
+    fn short_bursts_before_flushes_are_synchronous_until_a_long_one() {
+        let mut habit = FlushHabit::default();
+        assert!(!habit.on_write());
+        habit.on_flush();
+        for _ in 0..SHORT_BURST_WRITES {
+            assert!(habit.on_write());
+        }
+        assert!(!habit.on_write());
+        habit.on_flush();
+        assert!(!habit.on_write());
+        habit.on_flush();
+        assert!(habit.on_write());
+    }
+}

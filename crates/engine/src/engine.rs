@@ -1,0 +1,572 @@
+//! The engine: everything about a request but its bytes.
+
+use std::collections::VecDeque;
+
+use evenkeel_sched::{
+    Elevator, ElevatorConfig, GroupId, Nanos, Next, Op, Priority, QueueId, Scheduler, Tag, Weight,
+};
+
+use crate::classify::{self, VmQueues};
+use crate::disk::{Disk, DiskId, DiskReport, Durations};
+use crate::request::{Geometry, Request, SECTOR_BYTES, Status};
+use crate::slots::{Command, DeviceOp, Errno, Links, Parts, Place, Retired, Slot, Slots, Token};
+
+/// How an engine decides.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// The elevator and its tunables.
+    pub elevator: ElevatorConfig,
+    /// Most commands at the device, at least 1. What is at the device can no longer be scheduled,
+    /// so a larger depth buys throughput with everybody's latency.
+    pub depth: u32,
+}
+
+/// All requests of all disks of one pool, from arrival to answer.
+///
+/// A value without clock and without I/O: the world calls it, in the order of the turn (see the
+/// module documentation), and `now` never decreases. Allocates nothing once it has held its
+/// largest number of requests.
+#[derive(Debug)]
+pub struct Engine {
+    scheduler: Elevator,
+    slots: Slots,
+    disks: Vec<Option<Disk>>,
+    /// By group; tenants have an entry too, which stays empty.
+    vms: Vec<VmQueues>,
+    /// What goes to the device before anything that the scheduler has: flushes, and requests that
+    /// have left the scheduler but could not go at once.
+    ready: VecDeque<Tag>,
+    retired: VecDeque<Tag>,
+    scratch: Vec<Tag>,
+    depth: u32,
+    in_flight: u32,
+    stalled: u32,
+}
+
+impl Engine {
+    /// Makes an engine without disks.
+    #[must_use]
+    pub fn new(now: Nanos, config: &EngineConfig) -> Self {
+        Self {
+            scheduler: Elevator::new(now, &config.elevator),
+            slots: Slots::default(),
+            disks: Vec::new(),
+            vms: Vec::new(),
+            ready: VecDeque::new(),
+            retired: VecDeque::new(),
+            scratch: Vec::new(),
+            depth: config.depth.max(1),
+            in_flight: 0,
+            stalled: 0,
+        }
+    }
+
+    /// Adds a group, a tenant or a VM, below `parent`.
+    pub fn add_group(&mut self, now: Nanos, parent: GroupId, weight: Weight) -> GroupId {
+        let group = self.scheduler.add_group(now, parent, weight);
+        let entries = group.0 as usize + 1;
+        if self.vms.len() < entries {
+            self.vms.resize_with(entries, VmQueues::default);
+        }
+        self.vms[group.0 as usize] = VmQueues::default();
+        group
+    }
+
+    /// Removes a group that has neither disks nor groups below it.
+    pub fn remove_group(&mut self, now: Nanos, group: GroupId) {
+        let queues = core::mem::take(&mut self.vms[group.0 as usize]);
+        for queue in queues.iter() {
+            self.scheduler.remove_queue(now, queue);
+        }
+        self.scheduler.remove_group(now, group);
+    }
+
+    /// Changes the weight of a group.
+    pub fn set_weight(&mut self, now: Nanos, group: GroupId, weight: Weight) {
+        self.scheduler.set_weight(now, group, weight);
+    }
+
+    /// Adds a disk of the VM `vm`, and gives it a place on the pool's address space.
+    pub fn add_disk(&mut self, vm: GroupId, geometry: Geometry) -> DiskId {
+        let base = self.place(geometry.sectors);
+        let disk = Some(Disk::new(vm, base, geometry));
+        let index = match self.disks.iter().position(Option::is_none) {
+            Some(index) => {
+                self.disks[index] = disk;
+                index
+            }
+            None => {
+                self.disks.push(disk);
+                self.disks.len() - 1
+            }
+        };
+        DiskId(u32::try_from(index).expect("fewer disks than sectors"))
+    }
+
+    /// Removes a disk.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the disk has requests outstanding; drain it first.
+    pub fn remove_disk(&mut self, disk: DiskId) {
+        assert_eq!(self.disk(disk).outstanding, 0, "disk {disk:?} is not drained");
+        self.disks[disk.0 as usize] = None;
+    }
+
+    /// Returns the shape of a disk, for [`parse`](crate::parse).
+    #[must_use]
+    pub fn geometry(&self, disk: DiskId) -> &Geometry {
+        &self.disk(disk).geometry
+    }
+
+    /// Says whether writes must be durable when they complete: the guest has switched the write
+    /// cache off, or never learned how to flush it.
+    pub fn set_write_through(&mut self, disk: DiskId, write_through: bool) {
+        self.disk_mut(disk).write_through = write_through;
+    }
+
+    /// Takes a request. The caller owes the engine nothing more until the device is involved;
+    /// the engine owes the caller one [`retire`](Self::retire) with `token`.
+    ///
+    /// The tag is a dense index, free again once the request is retired.
+    pub fn submit(&mut self, now: Nanos, disk_id: DiskId, token: Token, request: &Request) -> Tag {
+        let disk = self.disk_mut(disk_id);
+        disk.outstanding += 1;
+        let (vm, pos) = (disk.vm, disk.base + request.sector);
+        let sync = match request.op {
+            Op::Read => true,
+            Op::Write => disk.habit.on_write() || disk.write_through,
+            Op::Discard | Op::WriteZeroes => disk.write_through,
+        };
+        let queue = self.queue(now, vm, classify::priority(request.ioprio), sync);
+        let tag = self.slots.take(Slot {
+            token,
+            arrived: now,
+            dispatched: now,
+            sector: request.sector,
+            whole_sector: request.sector,
+            whole_sectors: request.nr_sectors,
+            nr_sectors: request.nr_sectors,
+            disk: disk_id,
+            op: request.op.into(),
+            place: Place::Scheduled,
+            unmap: request.unmap,
+            status: Status::Ok,
+            next: None,
+        });
+        let nr_sectors = if request.op.is_mergeable() {
+            request.nr_sectors
+        } else {
+            request.nr_sectors.min(RANGE_COST_SECTORS)
+        };
+        let segments = request.segments;
+        let op = request.op;
+        self.scheduler.insert(
+            now,
+            evenkeel_sched::Request { tag, queue, op, pos, nr_sectors, segments, sync },
+        );
+        tag
+    }
+
+    /// Takes a flush. It goes to the device at once, past the scheduler; flushes that arrive while
+    /// one of the same disk is there become one behind it, so a guest that floods the pool with
+    /// flushes keeps at most one there.
+    pub fn flush(&mut self, now: Nanos, disk_id: DiskId, token: Token) -> Tag {
+        let tag = self.slots.take(Slot {
+            token,
+            arrived: now,
+            dispatched: now,
+            sector: 0,
+            whole_sector: 0,
+            whole_sectors: 0,
+            nr_sectors: 0,
+            disk: disk_id,
+            op: DeviceOp::Flush,
+            place: Place::Flush,
+            unmap: false,
+            status: Status::Ok,
+            next: None,
+        });
+        let disk = self.disk_mut(disk_id);
+        disk.outstanding += 1;
+        disk.habit.on_flush();
+        if disk.flush_in_flight.is_some() {
+            disk.flushes_waiting.push(tag);
+        } else {
+            disk.flush_in_flight = Some(tag);
+            self.ready.push_back(tag);
+        }
+        tag
+    }
+
+    /// Returns the next command for the device, in the order in which the device should see them.
+    ///
+    /// The caller asks until the answer is `None`, and owes one [`complete`](Self::complete) for
+    /// each command, in any order. Takes O(log n) time.
+    pub fn dispatch(&mut self, now: Nanos) -> Option<Command> {
+        if self.stalled > 0 {
+            self.revive(now);
+        }
+        while self.in_flight < self.depth {
+            if let Some(tag) = self.ready.pop_front() {
+                return Some(self.send(now, tag));
+            }
+            let Next::Request(tag) = self.scheduler.dispatch(now) else {
+                return None;
+            };
+            if self.claim_whole(tag) {
+                return Some(self.send(now, tag));
+            }
+            self.take_from_scheduler(now, tag);
+        }
+        None
+    }
+
+    /// Returns the requests that a command consists of, in ascending sector order. Valid until the
+    /// command is completed.
+    #[must_use]
+    pub fn parts(&self, tag: Tag) -> Parts<'_> {
+        if self.slots.get(tag).place == Place::Scheduled {
+            let first = self.scheduler.first_part(tag);
+            return Parts { next: Some(first), links: Links::Scheduler(&self.scheduler) };
+        }
+        Parts { next: Some(tag), links: Links::Single }
+    }
+
+    /// Says what became of a command.
+    ///
+    /// When a command of several parts fails, each part is tried again on its own, so that only
+    /// those fail that must. Writes that find the file system full are kept and tried again every
+    /// second; the guest sees a pause, not an error.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the command is not at the device: the caller has lost count.
+    pub fn complete(&mut self, now: Nanos, tag: Tag, outcome: Result<(), Errno>) {
+        let slot = *self.slots.get(tag);
+        self.in_flight -= 1;
+        self.disk_mut(slot.disk).in_flight -= 1;
+        match (slot.place, outcome) {
+            (Place::Flush, outcome) => self.complete_flush(now, tag, outcome),
+            (Place::Scheduled, Ok(())) => self.complete_whole(now, tag),
+            (Place::Scheduled, Err(errno)) => self.fail_whole(now, tag, errno),
+            (Place::Alone, outcome) => self.complete_single(now, tag, outcome),
+            (Place::Free | Place::Retired, _) => {
+                unreachable!("the device completed {tag:?}, which it does not have")
+            }
+        }
+    }
+
+    /// Returns the next answer for a guest; the caller asks until there is none. The tag is free
+    /// from here on.
+    pub fn retire(&mut self) -> Option<Retired> {
+        let tag = self.retired.pop_front()?;
+        let slot = self.slots.get(tag);
+        let retired = Retired { token: slot.token, tag, disk: slot.disk, status: slot.status };
+        self.slots.give_back(tag);
+        self.disk_mut(retired.disk).outstanding -= 1;
+        Some(retired)
+    }
+
+    /// Returns when [`dispatch`](Self::dispatch) must be asked again even if nothing happens.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Nanos> {
+        let retry = if self.stalled > 0 {
+            self.disks.iter().flatten().filter_map(|disk| disk.retry_at).min()
+        } else {
+            None
+        };
+        if self.in_flight >= self.depth {
+            return retry;
+        }
+        [retry, self.scheduler.next_deadline()].into_iter().flatten().min()
+    }
+
+    /// Answers the writes of a disk that wait for room with an error: nobody is left who could
+    /// wait for them. Other requests are not touched.
+    pub fn abandon_stalled(&mut self, now: Nanos, disk: DiskId) {
+        let stalled = core::mem::take(&mut self.disk_mut(disk).stalled);
+        self.disk_mut(disk).retry_at = None;
+        for tag in stalled {
+            self.stalled -= 1;
+            self.release(tag);
+            self.finish(now, tag, tag, Status::IoError);
+        }
+    }
+
+    /// Returns the number of requests taken and not answered, of all disks.
+    #[must_use]
+    pub const fn outstanding(&self) -> u32 {
+        self.slots.used()
+    }
+
+    /// Returns the number of requests of a disk taken and not answered.
+    #[must_use]
+    pub fn outstanding_of(&self, disk: DiskId) -> u32 {
+        self.disk(disk).outstanding
+    }
+
+    /// Returns the number of writes, of all disks, that wait for room on their file system.
+    #[must_use]
+    pub const fn stalled(&self) -> u32 {
+        self.stalled
+    }
+
+    /// Returns the number of commands at the device.
+    #[must_use]
+    pub const fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    /// Returns the figures of a disk. Walks its histograms: not for every turn.
+    #[must_use]
+    pub fn report(&self, disk: DiskId) -> DiskReport {
+        let disk = self.disk(disk);
+        let vm = self.scheduler.group_report(disk.vm);
+        let figures = &disk.figures;
+        DiskReport {
+            reads: figures.reads,
+            writes: figures.writes,
+            discards: figures.discards,
+            flushes: figures.flushes,
+            read_bytes: figures.read_sectors * SECTOR_BYTES,
+            written_bytes: figures.written_sectors * SECTOR_BYTES,
+            merged: figures.merged,
+            errors: figures.errors,
+            stalls: figures.stalls,
+            outstanding: disk.outstanding,
+            in_flight: disk.in_flight,
+            stalled: u32::try_from(disk.stalled.len()).unwrap_or(u32::MAX),
+            queue_time: Durations::from(&figures.queue_time),
+            service_time: Durations::from(&figures.service_time),
+            raised: vm.raised,
+            vm_service_sectors: vm.service_sectors,
+        }
+    }
+
+    /// Panics if the state contradicts itself. For tests and the simulator.
+    pub fn check_invariants(&self) {
+        self.scheduler.check_invariants();
+        let disks = || self.disks.iter().flatten();
+        assert_eq!(disks().map(|disk| disk.outstanding).sum::<u32>(), self.slots.used());
+        assert_eq!(disks().map(|disk| disk.in_flight).sum::<u32>(), self.in_flight);
+        assert!(self.in_flight <= self.depth);
+        let stalled: usize = disks().map(|disk| disk.stalled.len()).sum();
+        assert_eq!(stalled, self.stalled as usize);
+        for disk in disks() {
+            assert_eq!(disk.stalled.is_empty(), disk.retry_at.is_none());
+            assert!(disk.flush_in_flight.is_some() || disk.flushes_waiting.is_empty());
+        }
+    }
+}
+
+/// The steps behind the calls above.
+impl Engine {
+    fn disk(&self, disk: DiskId) -> &Disk {
+        self.disks[disk.0 as usize].as_ref().expect("the caller names a disk that it added")
+    }
+
+    fn disk_mut(&mut self, disk: DiskId) -> &mut Disk {
+        self.disks[disk.0 as usize].as_mut().expect("the caller names a disk that it added")
+    }
+
+    /// Returns the lowest free stretch of the pool's address space, with a gap on both sides so
+    /// that requests of different disks never touch.
+    fn place(&self, sectors: u64) -> u64 {
+        let mut taken: Vec<(u64, u64)> =
+            self.disks.iter().flatten().map(|disk| (disk.base, disk.end())).collect();
+        taken.sort_unstable();
+        let mut base = 0;
+        for (start, end) in taken {
+            if base + sectors + GAP_SECTORS <= start {
+                break;
+            }
+            base = (end + GAP_SECTORS).next_multiple_of(GAP_SECTORS);
+        }
+        base
+    }
+
+    fn queue(&mut self, now: Nanos, vm: GroupId, priority: Priority, sync: bool) -> QueueId {
+        let place = self.vms[vm.0 as usize].slot(priority, sync);
+        *place.get_or_insert_with(|| self.scheduler.add_queue(now, vm, priority, sync))
+    }
+
+    /// Claims the extent of a request with all its parts; false if somebody is in the way.
+    fn claim_whole(&mut self, tag: Tag) -> bool {
+        let first = self.scheduler.first_part(tag);
+        let sector = self.slots.get(first).sector;
+        let mut nr_sectors = 0;
+        let mut part = Some(first);
+        while let Some(tag) = part {
+            nr_sectors += self.slots.get(tag).nr_sectors;
+            part = self.scheduler.next_part(tag);
+        }
+        let slot = self.slots.get_mut(tag);
+        slot.whole_sector = sector;
+        slot.whole_sectors = nr_sectors;
+        let (disk, changes) = (slot.disk, slot.op != DeviceOp::Read);
+        self.disk_mut(disk).claims.claim_if_free(tag, sector, nr_sectors, changes)
+    }
+
+    /// Takes a request that cannot go now out of the scheduler's hands. Its parts wait here, each
+    /// on its own, for those who are in their way.
+    fn take_from_scheduler(&mut self, now: Nanos, tag: Tag) {
+        self.scratch.clear();
+        let mut part = Some(self.scheduler.first_part(tag));
+        while let Some(tag) = part {
+            self.scratch.push(tag);
+            part = self.scheduler.next_part(tag);
+        }
+        self.scheduler.complete(now, tag);
+        let parts = core::mem::take(&mut self.scratch);
+        for &tag in &parts {
+            let slot = self.slots.get_mut(tag);
+            slot.place = Place::Alone;
+            slot.whole_sector = slot.sector;
+            slot.whole_sectors = slot.nr_sectors;
+            let (id, sector, nr_sectors) = (slot.disk, slot.sector, slot.nr_sectors);
+            let changes = slot.op != DeviceOp::Read;
+            if self.disk_mut(id).claims.claim(tag, sector, nr_sectors, changes) {
+                self.ready.push_back(tag);
+            }
+        }
+        self.scratch = parts;
+    }
+
+    fn send(&mut self, now: Nanos, tag: Tag) -> Command {
+        self.in_flight += 1;
+        let slot = self.slots.get_mut(tag);
+        slot.dispatched = now;
+        let slot = *slot;
+        let disk = self.disk_mut(slot.disk);
+        disk.in_flight += 1;
+        Command {
+            tag,
+            disk: slot.disk,
+            op: slot.op,
+            sector: slot.whole_sector,
+            pos: disk.base + slot.whole_sector,
+            nr_sectors: slot.whole_sectors,
+            durable: disk.write_through
+                && matches!(slot.op, DeviceOp::Write | DeviceOp::WriteZeroes),
+            unmap: slot.unmap,
+        }
+    }
+
+    /// Gives up a claim; who was held behind it goes next.
+    fn release(&mut self, tag: Tag) {
+        let disk = self.slots.get(tag).disk;
+        let disk = self.disks[disk.0 as usize].as_mut().expect("a request's disk is there");
+        disk.claims.release(tag, |freed| self.ready.push_back(freed));
+    }
+
+    fn complete_whole(&mut self, now: Nanos, tag: Tag) {
+        self.release(tag);
+        let mut part = Some(self.scheduler.first_part(tag));
+        while let Some(next) = part {
+            part = self.scheduler.next_part(next);
+            self.finish(now, tag, next, Status::Ok);
+        }
+        self.scheduler.complete(now, tag);
+    }
+
+    fn fail_whole(&mut self, now: Nanos, tag: Tag, errno: Errno) {
+        let merged = self.parts(tag).nth(1).is_some();
+        if merged {
+            self.release(tag);
+            self.take_from_scheduler(now, tag);
+        } else {
+            self.scheduler.complete(now, tag);
+            self.slots.get_mut(tag).place = Place::Alone;
+            self.complete_single(now, tag, Err(errno));
+        }
+    }
+
+    fn complete_single(&mut self, now: Nanos, tag: Tag, outcome: Result<(), Errno>) {
+        let slot = *self.slots.get(tag);
+        let grows = matches!(slot.op, DeviceOp::Write | DeviceOp::WriteZeroes);
+        let status = match outcome {
+            Ok(()) => Status::Ok,
+            Err(errno) if errno.is_full() && grows => {
+                // The claim stays: nobody overtakes a write that waits for room.
+                let disk = self.disk_mut(slot.disk);
+                disk.stalled.push(tag);
+                disk.figures.stalls += 1;
+                disk.retry_at.get_or_insert(now + RETRY_INTERVAL);
+                self.stalled += 1;
+                return;
+            }
+            Err(Errno::EOPNOTSUPP) => Status::Unsupported,
+            Err(_) => Status::IoError,
+        };
+        self.release(tag);
+        self.finish(now, tag, tag, status);
+    }
+
+    fn complete_flush(&mut self, now: Nanos, tag: Tag, outcome: Result<(), Errno>) {
+        let status = if outcome.is_ok() { Status::Ok } else { Status::IoError };
+        let id = self.slots.get(tag).disk;
+        let mut next = Some(tag);
+        while let Some(part) = next {
+            next = self.slots.get(part).next;
+            self.finish(now, tag, part, status);
+        }
+        let disk = self.disks[id.0 as usize].as_mut().expect("a flush's disk is there");
+        // Those who came meanwhile share the next flush; the last one carries them.
+        disk.flush_in_flight = disk.flushes_waiting.drain(..).fold(None, |earlier, tag| {
+            self.slots.get_mut(tag).next = earlier;
+            Some(tag)
+        });
+        self.ready.extend(disk.flush_in_flight);
+    }
+
+    /// Sends writes that waited for room once more.
+    fn revive(&mut self, now: Nanos) {
+        for disk in self.disks.iter_mut().flatten() {
+            if disk.retry_at.is_some_and(|at| at <= now) {
+                disk.retry_at = None;
+                self.stalled -= u32::try_from(disk.stalled.len()).expect("counted in u32");
+                self.ready.extend(disk.stalled.drain(..));
+            }
+        }
+    }
+
+    /// Notes the end of a request that went to the device as, or as a part of, `whole`.
+    fn finish(&mut self, now: Nanos, whole: Tag, tag: Tag, status: Status) {
+        let dispatched = self.slots.get(whole).dispatched;
+        let slot = self.slots.get_mut(tag);
+        slot.place = Place::Retired;
+        slot.status = status;
+        let slot = *slot;
+        let figures = &mut self.disk_mut(slot.disk).figures;
+        let sectors = u64::from(slot.nr_sectors);
+        match slot.op {
+            DeviceOp::Read => {
+                figures.reads += 1;
+                figures.read_sectors += sectors;
+            }
+            DeviceOp::Write | DeviceOp::WriteZeroes => {
+                figures.writes += 1;
+                figures.written_sectors += sectors;
+            }
+            DeviceOp::Discard => figures.discards += 1,
+            DeviceOp::Flush => figures.flushes += 1,
+        }
+        figures.merged += u64::from(whole != tag && slot.op != DeviceOp::Flush);
+        figures.errors += u64::from(status != Status::Ok);
+        figures.queue_time.add(dispatched - slot.arrived);
+        figures.service_time.add(now - dispatched);
+        self.retired.push_back(tag);
+    }
+}
+
+/// Distance between disks on the pool's address space: 1 MiB, which also aligns them.
+const GAP_SECTORS: u64 = 2048;
+
+/// How often writes that found the file system full are tried again. An operator who makes room
+/// sees the guest go on within a second; a full disk costs one failed write a second.
+const RETRY_INTERVAL: Nanos = Nanos::from_secs(1);
+
+/// What a discard or write-zeroes is charged at most, in sectors: it moves no data, so its length
+/// says little about its cost. 64 KiB is about what a metadata operation takes on a flash device.
+const RANGE_COST_SECTORS: u32 = 128;

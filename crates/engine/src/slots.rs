@@ -1,0 +1,202 @@
+//! The table of requests, indexed by tag.
+
+use evenkeel_sched::{Nanos, Op, Tag};
+
+use crate::disk::DiskId;
+use crate::request::Status;
+
+/// Opaque value by which the guest edge recognises its request when it comes back.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Token(pub u64);
+
+/// A positive `errno` of the backend.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Errno(pub i32);
+
+impl Errno {
+    /// No space left on the file system.
+    pub const ENOSPC: Self = Self(28);
+    /// The operation is not supported.
+    pub const EOPNOTSUPP: Self = Self(95);
+    /// The disk quota is used up.
+    pub const EDQUOT: Self = Self(122);
+
+    /// Returns whether the write succeeds once somebody makes room.
+    #[must_use]
+    pub const fn is_full(self) -> bool {
+        matches!(self, Self::ENOSPC | Self::EDQUOT)
+    }
+}
+
+/// What the device shall do.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum DeviceOp {
+    /// Read sectors into the parts' segments.
+    Read,
+    /// Write sectors from the parts' segments.
+    Write,
+    /// Forget the contents of sectors.
+    Discard,
+    /// Make sectors read as zero.
+    WriteZeroes,
+    /// Make everything completed so far durable.
+    Flush,
+}
+
+impl From<Op> for DeviceOp {
+    fn from(op: Op) -> Self {
+        match op {
+            Op::Read => Self::Read,
+            Op::Write => Self::Write,
+            Op::Discard => Self::Discard,
+            Op::WriteZeroes => Self::WriteZeroes,
+        }
+    }
+}
+
+/// An order for the device. The caller owes one `complete` for each.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Command {
+    /// Names it at the device. Its data is the segments of its parts, in the order of
+    /// [`Engine::parts`](crate::Engine::parts).
+    pub tag: Tag,
+    /// The disk.
+    pub disk: DiskId,
+    /// What to do.
+    pub op: DeviceOp,
+    /// First sector of the disk; 0 for a flush.
+    pub sector: u64,
+    /// First sector on the pool's address space, for a modelled device.
+    pub pos: u64,
+    /// Length in sectors; 0 for a flush.
+    pub nr_sectors: u32,
+    /// Whether the data must be on stable media when it completes.
+    pub durable: bool,
+    /// Write-zeroes only: the sectors may be deallocated.
+    pub unmap: bool,
+}
+
+/// An answer for a guest. Given out exactly once for each submitted request.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Retired {
+    /// What the guest edge gave with the request.
+    pub token: Token,
+    /// The tag, which is free again from now on.
+    pub tag: Tag,
+    /// The disk.
+    pub disk: DiskId,
+    /// What the guest is told.
+    pub status: Status,
+}
+
+/// Where a request is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Place {
+    /// The tag is free.
+    Free,
+    /// With the scheduler, alone or as a part, up to the completion of the whole.
+    Scheduled,
+    /// A flush; never with the scheduler.
+    Flush,
+    /// Sent once, failed, and on its own since: the scheduler has forgotten it.
+    Alone,
+    /// Finished, waits for `retire`.
+    Retired,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slot {
+    pub token: Token,
+    pub arrived: Nanos,
+    pub dispatched: Nanos,
+    pub sector: u64,
+    /// Of a dispatched request with parts: the extent of the whole.
+    pub whole_sector: u64,
+    pub whole_sectors: u32,
+    pub nr_sectors: u32,
+    pub disk: DiskId,
+    pub op: DeviceOp,
+    pub place: Place,
+    pub unmap: bool,
+    pub status: Status,
+    /// Next part of a coalesced flush, or next free tag.
+    pub next: Option<Tag>,
+}
+
+/// All requests that are not retired. Grows to the most ever outstanding, then allocates nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Slots {
+    slots: Vec<Slot>,
+    free: Option<Tag>,
+    used: u32,
+}
+
+impl Slots {
+    /// Stores a request and names it.
+    pub(crate) fn take(&mut self, slot: Slot) -> Tag {
+        self.used += 1;
+        if let Some(tag) = self.free {
+            let place = &mut self.slots[index(tag)];
+            self.free = place.next;
+            *place = slot;
+            return tag;
+        }
+        let tag = Tag(u32::try_from(self.slots.len()).expect("bounded by the rings' sizes"));
+        self.slots.push(slot);
+        tag
+    }
+
+    /// Frees a tag.
+    pub(crate) fn give_back(&mut self, tag: Tag) {
+        let slot = &mut self.slots[index(tag)];
+        slot.place = Place::Free;
+        slot.next = self.free;
+        self.free = Some(tag);
+        self.used -= 1;
+    }
+
+    pub(crate) fn get(&self, tag: Tag) -> &Slot {
+        &self.slots[index(tag)]
+    }
+
+    pub(crate) fn get_mut(&mut self, tag: Tag) -> &mut Slot {
+        &mut self.slots[index(tag)]
+    }
+
+    /// Returns the number of tags in use.
+    pub(crate) const fn used(&self) -> u32 {
+        self.used
+    }
+}
+
+const fn index(tag: Tag) -> usize {
+    tag.0 as usize
+}
+
+/// The requests that one command consists of, in ascending sector order.
+#[derive(Debug)]
+pub struct Parts<'a> {
+    pub(crate) next: Option<Tag>,
+    pub(crate) links: Links<'a>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Links<'a> {
+    /// Merged by the scheduler.
+    Scheduler(&'a evenkeel_sched::Elevator),
+    /// On its own.
+    Single,
+}
+
+impl Iterator for Parts<'_> {
+    type Item = Tag;
+
+    fn next(&mut self) -> Option<Tag> {
+        let tag = self.next?;
+        self.next = match self.links {
+            Links::Scheduler(scheduler) => evenkeel_sched::Scheduler::next_part(scheduler, tag),
+            Links::Single => None,
+        };
+        Some(tag)
+    }
+}

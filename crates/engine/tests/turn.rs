@@ -1,0 +1,319 @@
+//! The engine against a device that completes in any order and fails at will.
+
+use std::collections::BTreeMap;
+
+use evenkeel_engine::{
+    Command, DeviceOp, DiskId, Engine, EngineConfig, Errno, Geometry, Request, Status, Token,
+};
+use evenkeel_sched::{ElevatorConfig, GroupId, Kind, Nanos, Op, Weight};
+use proptest::prelude::*;
+
+const SECTORS: u64 = 1 << 20;
+
+fn geometry() -> Geometry {
+    Geometry {
+        sectors: SECTORS,
+        block_bytes: 512,
+        read_only: false,
+        discard: true,
+        write_zeroes: true,
+    }
+}
+
+fn engine(kind: Kind, depth: u32) -> Engine {
+    let elevator = ElevatorConfig { kind, ..ElevatorConfig::default() };
+    Engine::new(Nanos::ORIGIN, &EngineConfig { elevator, depth })
+}
+
+fn one_disk(kind: Kind, depth: u32) -> (Engine, DiskId) {
+    let mut engine = engine(kind, depth);
+    let vm = engine.add_group(Nanos::ORIGIN, GroupId::ROOT, Weight::default());
+    let disk = engine.add_disk(vm, geometry());
+    (engine, disk)
+}
+
+fn request(op: Op, sector: u64, nr_sectors: u32) -> Request {
+    Request { op, sector, nr_sectors, segments: 1, ioprio: 0x4004, unmap: false }
+}
+
+fn dispatched(engine: &mut Engine, now: Nanos) -> Vec<Command> {
+    std::iter::from_fn(|| engine.dispatch(now)).collect()
+}
+
+fn retired(engine: &mut Engine) -> Vec<(u64, Status)> {
+    std::iter::from_fn(|| engine.retire()).map(|r| (r.token.0, r.status)).collect()
+}
+
+#[test]
+fn adjacent_requests_go_as_one_and_are_answered_apart() {
+    let (mut engine, disk) = one_disk(Kind::Noop, 4);
+    let now = Nanos::ORIGIN;
+    let tags: Vec<_> =
+        (0..3).map(|i| engine.submit(now, disk, Token(i), &request(Op::Read, 8 * i, 8))).collect();
+    let commands = dispatched(&mut engine, now);
+    assert_eq!(commands.len(), 1);
+    assert_eq!((commands[0].sector, commands[0].nr_sectors), (0, 24));
+    assert_eq!(engine.parts(commands[0].tag).collect::<Vec<_>>(), tags);
+    engine.complete(now, commands[0].tag, Ok(()));
+    assert_eq!(retired(&mut engine), [(0, Status::Ok), (1, Status::Ok), (2, Status::Ok)]);
+    assert_eq!(engine.outstanding(), 0);
+    assert_eq!(engine.report(disk).merged, 2);
+}
+
+#[test]
+fn a_failed_part_fails_alone() {
+    let (mut engine, disk) = one_disk(Kind::Noop, 4);
+    let now = Nanos::ORIGIN;
+    for i in 0..3 {
+        engine.submit(now, disk, Token(i), &request(Op::Write, 8 * i, 8));
+    }
+    let whole = dispatched(&mut engine, now);
+    engine.complete(now, whole[0].tag, Err(Errno(5)));
+    assert_eq!(retired(&mut engine), []);
+    let singles = dispatched(&mut engine, now);
+    assert_eq!(
+        singles.iter().map(|c| (c.sector, c.nr_sectors)).collect::<Vec<_>>(),
+        [(0, 8), (8, 8), (16, 8)]
+    );
+    for (command, outcome) in singles.iter().zip([Ok(()), Err(Errno(5)), Ok(())]) {
+        engine.complete(now, command.tag, outcome);
+    }
+    assert_eq!(retired(&mut engine), [(0, Status::Ok), (1, Status::IoError), (2, Status::Ok)]);
+}
+
+#[test]
+fn a_full_file_system_delays_writes_and_loses_none() {
+    let (mut engine, disk) = one_disk(Kind::Noop, 4);
+    let mut now = Nanos::ORIGIN;
+    engine.submit(now, disk, Token(1), &request(Op::Write, 0, 8));
+    let command = dispatched(&mut engine, now)[0];
+    engine.complete(now, command.tag, Err(Errno::ENOSPC));
+    assert_eq!(retired(&mut engine), []);
+    assert_eq!(engine.report(disk).stalled, 1);
+    // A read of the same sectors waits behind the write, others pass.
+    engine.submit(now, disk, Token(2), &request(Op::Read, 4, 1));
+    engine.submit(now, disk, Token(3), &request(Op::Read, 100, 1));
+    let passed = dispatched(&mut engine, now);
+    assert_eq!(passed.iter().map(|c| c.sector).collect::<Vec<_>>(), [100]);
+    now = engine.next_deadline().unwrap();
+    let again = dispatched(&mut engine, now);
+    assert_eq!(again.iter().map(|c| (c.op, c.sector)).collect::<Vec<_>>(), [(DeviceOp::Write, 0)]);
+    engine.complete(now, again[0].tag, Ok(()));
+    let read = dispatched(&mut engine, now);
+    assert_eq!(read.iter().map(|c| c.sector).collect::<Vec<_>>(), [4]);
+    engine.complete(now, read[0].tag, Ok(()));
+    engine.complete(now, passed[0].tag, Ok(()));
+    assert_eq!(retired(&mut engine), [(1, Status::Ok), (2, Status::Ok), (3, Status::Ok)]);
+}
+
+#[test]
+fn abandoned_writes_fail_and_those_behind_them_go_on() {
+    let (mut engine, disk) = one_disk(Kind::Noop, 4);
+    let now = Nanos::ORIGIN;
+    engine.submit(now, disk, Token(1), &request(Op::Write, 0, 8));
+    let command = dispatched(&mut engine, now)[0];
+    engine.complete(now, command.tag, Err(Errno::EDQUOT));
+    engine.submit(now, disk, Token(2), &request(Op::Read, 0, 1));
+    assert_eq!(dispatched(&mut engine, now), []);
+    engine.abandon_stalled(now, disk);
+    assert_eq!(retired(&mut engine), [(1, Status::IoError)]);
+    assert_eq!(dispatched(&mut engine, now).len(), 1);
+    engine.check_invariants();
+}
+
+#[test]
+fn flushes_of_a_disk_share_the_next_one_and_pass_waiting_requests() {
+    let (mut engine, disk) = one_disk(Kind::Noop, 1);
+    let now = Nanos::ORIGIN;
+    engine.submit(now, disk, Token(0), &request(Op::Read, 0, 8));
+    engine.submit(now, disk, Token(1), &request(Op::Read, 800, 8));
+    let read = dispatched(&mut engine, now);
+    for token in 10..13 {
+        engine.flush(now, disk, Token(token));
+    }
+    engine.complete(now, read[0].tag, Ok(()));
+    let first = dispatched(&mut engine, now);
+    assert_eq!(first.iter().map(|c| c.op).collect::<Vec<_>>(), [DeviceOp::Flush]);
+    engine.complete(now, first[0].tag, Ok(()));
+    assert_eq!(retired(&mut engine), [(0, Status::Ok), (10, Status::Ok)]);
+    let second = dispatched(&mut engine, now);
+    assert_eq!(second.iter().map(|c| c.op).collect::<Vec<_>>(), [DeviceOp::Flush]);
+    engine.complete(now, second[0].tag, Err(Errno(5)));
+    let mut answers = retired(&mut engine);
+    answers.sort_unstable_by_key(|answer| answer.0);
+    assert_eq!(answers, [(11, Status::IoError), (12, Status::IoError)]);
+    assert_eq!(dispatched(&mut engine, now)[0].sector, 800);
+}
+
+#[test]
+fn with_the_write_cache_off_every_write_is_durable() {
+    let (mut engine, disk) = one_disk(Kind::Noop, 4);
+    let now = Nanos::ORIGIN;
+    engine.submit(now, disk, Token(0), &request(Op::Write, 0, 8));
+    assert!(!dispatched(&mut engine, now)[0].durable);
+    engine.set_write_through(disk, true);
+    engine.submit(now, disk, Token(1), &request(Op::Write, 80, 8));
+    engine.submit(now, disk, Token(2), &request(Op::Read, 160, 8));
+    let durable: Vec<_> = dispatched(&mut engine, now).iter().map(|c| (c.op, c.durable)).collect();
+    assert_eq!(durable, [(DeviceOp::Write, true), (DeviceOp::Read, false)]);
+}
+
+#[test]
+fn disks_lie_apart_and_their_places_are_reused() {
+    let mut engine = engine(Kind::Noop, 8);
+    let now = Nanos::ORIGIN;
+    let vm = engine.add_group(now, GroupId::ROOT, Weight::default());
+    let disks: Vec<_> = (0..3).map(|_| engine.add_disk(vm, geometry())).collect();
+    let position = |engine: &mut Engine, disk| {
+        engine.submit(now, disk, Token(0), &request(Op::Read, SECTORS - 1, 1));
+        let command = dispatched(engine, now)[0];
+        engine.complete(now, command.tag, Ok(()));
+        while engine.retire().is_some() {}
+        command.pos
+    };
+    let ends: Vec<_> = disks.iter().map(|&disk| position(&mut engine, disk)).collect();
+    assert!(ends[1] - ends[0] > SECTORS && ends[2] - ends[1] > SECTORS);
+    engine.remove_disk(disks[1]);
+    let again = engine.add_disk(vm, geometry());
+    assert_eq!(position(&mut engine, again), ends[1]);
+}
+
+/// One step of the world.
+#[derive(Clone, Debug)]
+enum Step {
+    Submit { disk: usize, op: u8, sector: u64, nr_sectors: u32, ioprio: u32 },
+    Flush { disk: usize },
+    Complete { which: usize, outcome: u8 },
+    Pass { us: u64 },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let ioprio = prop_oneof![Just(0_u32), Just(0x4004), Just(0x4000), Just(0x2000), Just(0x6007)];
+    prop_oneof![
+        6 => (0..3_usize, 0..8_u8, 0..200_u64, 1..24_u32, ioprio).prop_map(
+            |(disk, op, sector, nr_sectors, ioprio)| Step::Submit { disk, op, sector, nr_sectors, ioprio }
+        ),
+        1 => (0..3_usize).prop_map(|disk| Step::Flush { disk }),
+        5 => (0..64_usize, 0..12_u8).prop_map(|(which, outcome)| Step::Complete { which, outcome }),
+        2 => (1..20_000_u64).prop_map(|us| Step::Pass { us }),
+    ]
+}
+
+/// The world around an engine, and what it must never see.
+struct World {
+    engine: Engine,
+    disks: Vec<DiskId>,
+    now: Nanos,
+    at_device: Vec<Command>,
+    unanswered: BTreeMap<u64, (usize, Op, u64, u32)>,
+    next_token: u64,
+}
+
+impl World {
+    fn new(kind: Kind, depth: u32) -> Self {
+        let mut engine = engine(kind, depth);
+        let tenant =
+            engine.add_group(Nanos::ORIGIN, GroupId::ROOT, Weight::new(300).expect("in range"));
+        let disks = [tenant, tenant, GroupId::ROOT]
+            .map(|parent| {
+                let vm = engine.add_group(Nanos::ORIGIN, parent, Weight::default());
+                engine.add_disk(vm, geometry())
+            })
+            .to_vec();
+        let now = Nanos::ORIGIN;
+        Self { engine, disks, now, at_device: vec![], unanswered: BTreeMap::new(), next_token: 0 }
+    }
+
+    fn apply(&mut self, step: &Step) {
+        match *step {
+            Step::Submit { disk, op, sector, nr_sectors, ioprio } => {
+                let op = match op {
+                    0..4 => Op::Read,
+                    4..7 => Op::Write,
+                    _ => Op::Discard,
+                };
+                let request = Request { ioprio, ..request(op, sector, nr_sectors) };
+                let token = Token(self.next_token);
+                self.engine.submit(self.now, self.disks[disk], token, &request);
+                self.unanswered.insert(token.0, (disk, op, sector, nr_sectors));
+                self.next_token += 1;
+            }
+            Step::Flush { disk } => {
+                self.engine.flush(self.now, self.disks[disk], Token(self.next_token));
+                self.unanswered.insert(self.next_token, (disk, Op::Read, 0, 0));
+                self.next_token += 1;
+            }
+            Step::Complete { which, outcome } if which < self.at_device.len() => {
+                let command = self.at_device.swap_remove(which);
+                let outcome = match outcome {
+                    0 => Err(Errno(5)),
+                    1 => Err(Errno::ENOSPC),
+                    2 => Err(Errno::EOPNOTSUPP),
+                    _ => Ok(()),
+                };
+                self.engine.complete(self.now, command.tag, outcome);
+            }
+            Step::Complete { .. } => {}
+            Step::Pass { us } => self.now += Nanos::from_micros(us),
+        }
+        self.turn();
+    }
+
+    fn turn(&mut self) {
+        while let Some(command) = self.engine.dispatch(self.now) {
+            for other in &self.at_device {
+                let apart = other.disk != command.disk
+                    || (other.op == DeviceOp::Read && command.op == DeviceOp::Read)
+                    || other.op == DeviceOp::Flush
+                    || command.op == DeviceOp::Flush
+                    || other.sector + u64::from(other.nr_sectors) <= command.sector
+                    || command.sector + u64::from(command.nr_sectors) <= other.sector;
+                assert!(apart, "{command:?} meets {other:?}");
+            }
+            self.at_device.push(command);
+        }
+        while let Some(answer) = self.engine.retire() {
+            let known = self.unanswered.remove(&answer.token.0);
+            let (disk, ..) = known.expect("answered twice, or never asked");
+            assert_eq!(self.disks[disk], answer.disk);
+        }
+        self.engine.check_invariants();
+        if let Some(deadline) = self.engine.next_deadline() {
+            assert!(deadline > self.now, "a deadline that dispatch has handled");
+        }
+    }
+
+    fn finish(mut self) {
+        for _ in 0..100_000 {
+            if self.unanswered.is_empty() {
+                assert_eq!(self.engine.outstanding(), 0);
+                return;
+            }
+            if let Some(command) = self.at_device.pop() {
+                self.engine.complete(self.now, command.tag, Ok(()));
+            } else {
+                let deadline = self.engine.next_deadline();
+                self.now = deadline.expect("requests wait, nothing is at the device, no deadline");
+            }
+            self.turn();
+        }
+        assert!(self.unanswered.is_empty(), "never answered: {:?}", self.unanswered);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    #[test]
+    fn every_request_is_answered_exactly_once(
+        kind in prop_oneof![Just(Kind::None), Just(Kind::Noop), Just(Kind::Deadline), Just(Kind::Bfq)],
+        depth in 1..20_u32,
+        steps in proptest::collection::vec(step(), 1..120),
+    ) {
+        let mut world = World::new(kind, depth);
+        for step in &steps {
+            world.apply(step);
+        }
+        world.finish();
+    }
+}
