@@ -2,4 +2,7 @@
 
 pub mod client;
 pub mod lab;
+pub mod process;
+pub mod rate;
+pub mod shares;
 pub mod stats;

@@ -190,6 +190,12 @@ impl Vring {
         self.slots.len() - self.free.len()
     }
 
+    /// Says whether another request can be submitted.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
     /// Returns how many kicks were written so far.
     #[must_use]
     pub fn kicks(&self) -> u64 {

@@ -1,0 +1,295 @@
+//! Servers as child processes: started, killed, and gone when their owner is.
+//!
+//! Tests, benchmarks and the demo start `evenkeel serve` with a configuration made here; the rate
+//! benchmark also starts `qemu-storage-daemon` beside it.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How long a server may take until its sockets exist. A successor waits for the image's lock.
+const START_PATIENCE: Duration = Duration::from_secs(40);
+
+/// One disk of a configuration.
+#[derive(Clone, Debug)]
+pub struct DiskSpec {
+    /// Its name, and that of its socket.
+    pub name: String,
+    /// Path of the image, or `null:SIZE`.
+    pub source: String,
+    /// Weight of its VM.
+    pub weight: u32,
+    /// Creates the image sparse with this size in bytes if it is not there.
+    pub create_bytes: Option<u64>,
+}
+
+impl DiskSpec {
+    /// Describes an image at `path` that is created sparse.
+    #[must_use]
+    pub fn image(name: &str, path: &Path, bytes: u64) -> Self {
+        let source = path.display().to_string();
+        Self { name: name.to_owned(), source, weight: 100, create_bytes: Some(bytes) }
+    }
+}
+
+/// A configuration with one pool.
+#[derive(Clone, Debug)]
+pub struct PoolSpec {
+    /// Scheduler by name.
+    pub scheduler: String,
+    /// Model by name and parameters; `None` is the real device.
+    pub model: Option<String>,
+    /// BFQ's weight raising; `None` is its default.
+    pub low_latency: Option<bool>,
+    /// The disks.
+    pub disks: Vec<DiskSpec>,
+}
+
+impl PoolSpec {
+    /// Returns the configuration file that describes this pool.
+    #[must_use]
+    pub fn to_toml(&self, socket_dir: &Path) -> String {
+        let mut text = format!("socket_dir = {}\n[pools.main]\n", quoted(&socket_dir.display()));
+        let _infallible = writeln!(text, "scheduler = {}", quoted(&self.scheduler));
+        if let Some(model) = &self.model {
+            let _infallible = writeln!(text, "model = {}", quoted(model));
+        }
+        if let Some(low_latency) = self.low_latency {
+            let _infallible = writeln!(text, "[pools.main.bfq]\nlow_latency = {low_latency}");
+        }
+        for disk in &self.disks {
+            let (name, path, weight) = (&disk.name, quoted(&disk.source), disk.weight);
+            let _infallible = writeln!(text, "[pools.main.disks.{name}]\npath = {path}");
+            let _infallible = writeln!(text, "weight = {weight}");
+            if let Some(bytes) = disk.create_bytes {
+                let _infallible = writeln!(text, "create = \"{bytes}\"");
+            }
+        }
+        text
+    }
+}
+
+/// A server at work; killed when dropped.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    binary: PathBuf,
+    arguments: Vec<String>,
+    sockets: Vec<PathBuf>,
+    log: PathBuf,
+}
+
+impl Server {
+    /// Starts `evenkeel serve` for one pool; configuration, log and sockets are put into `dir`.
+    ///
+    /// Returns when every socket exists.
+    ///
+    /// # Errors
+    ///
+    /// If the program does not start or ends at once; the message holds the end of its log.
+    pub fn evenkeel(binary: &Path, dir: &Path, pool: &PoolSpec) -> anyhow::Result<Self> {
+        let config = dir.join("evenkeel.toml");
+        fs::write(&config, pool.to_toml(dir))
+            .with_context(|| format!("cannot write {}", config.display()))?;
+        let arguments = ["serve", "--config", &config.display().to_string()].map(String::from);
+        let sockets = pool.disks.iter().map(|disk| dir.join(format!("{}.sock", disk.name)));
+        Self::start(binary, arguments.to_vec(), sockets.collect(), dir.join("evenkeel.log"))
+    }
+
+    /// Starts `qemu-storage-daemon` with one vhost-user-blk export of `image`, at `dir/qsd.sock`.
+    ///
+    /// `aio` is `io_uring`, `native` or `threads`; the page cache is bypassed.
+    ///
+    /// # Errors
+    ///
+    /// As [`evenkeel`](Self::evenkeel).
+    pub fn qsd(dir: &Path, image: &Path, aio: &str, vrings: u16) -> anyhow::Result<Self> {
+        let socket = dir.join("qsd.sock");
+        let file = format!(
+            "driver=file,node-name=file,filename={},cache.direct=on,aio={aio},discard=unmap",
+            image.display()
+        );
+        let export = format!(
+            "type=vhost-user-blk,id=export,node-name=raw,addr.type=unix,addr.path={},writable=on,\
+             num-queues={vrings}",
+            socket.display()
+        );
+        let raw = "driver=raw,node-name=raw,file=file";
+        let arguments = ["--blockdev", &file, "--blockdev", raw, "--export", &export];
+        let arguments = arguments.map(String::from).to_vec();
+        let binary = Path::new("qemu-storage-daemon");
+        Self::start(binary, arguments, vec![socket], dir.join("qsd.log"))
+    }
+
+    fn start(
+        binary: &Path,
+        arguments: Vec<String>,
+        sockets: Vec<PathBuf>,
+        log: PathBuf,
+    ) -> anyhow::Result<Self> {
+        for socket in &sockets {
+            // One of an earlier run would look like readiness.
+            let _absent = fs::remove_file(socket);
+        }
+        let child = spawn(binary, &arguments, &log)?;
+        let mut server = Self { child, binary: binary.to_owned(), arguments, sockets, log };
+        server.wait_ready()?;
+        Ok(server)
+    }
+
+    /// Starts the same program with the same arguments again, after [`kill`](Self::kill) or
+    /// [`terminate`](Self::terminate). Sockets that a dead one left behind are its business.
+    ///
+    /// # Errors
+    ///
+    /// As [`evenkeel`](Self::evenkeel).
+    pub fn restart(&mut self) -> anyhow::Result<()> {
+        self.child = spawn(&self.binary, &self.arguments, &self.log)?;
+        self.wait_ready()
+    }
+
+    /// Returns the process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Returns the path of the socket of the disk with this index.
+    #[must_use]
+    pub fn socket(&self, index: usize) -> &Path {
+        &self.sockets[index]
+    }
+
+    /// Says whether the process still runs.
+    pub fn is_alive(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Ends the process at once, as a crash would.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel reports.
+    pub fn kill(&mut self) -> anyhow::Result<ExitStatus> {
+        self.child.kill()?;
+        Ok(self.child.wait()?)
+    }
+
+    /// Asks the process to leave (SIGTERM) and waits for it.
+    ///
+    /// # Errors
+    ///
+    /// If it does not leave within a minute.
+    pub fn terminate(&mut self) -> anyhow::Result<ExitStatus> {
+        kill_process(Pid::from_child(&self.child), Signal::TERM)?;
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        bail!("process {} ignores SIGTERM; log:\n{}", self.pid(), self.log_tail())
+    }
+
+    /// Returns the CPU time that the process has used, all threads, user and system together.
+    ///
+    /// # Errors
+    ///
+    /// If the process is gone.
+    pub fn cpu_time(&self) -> anyhow::Result<Duration> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid()))?;
+        // The name is in parentheses and may hold anything; utime and stime are fields 14 and 15.
+        let (_name, rest) = stat.rsplit_once(')').context("stat without a name")?;
+        let mut fields = rest.split_ascii_whitespace().skip(11);
+        let mut ticks = || fields.next().and_then(|field| field.parse::<u64>().ok());
+        let (user, system) = (ticks().context("no utime")?, ticks().context("no stime")?);
+        let per_second = rustix::param::clock_ticks_per_second();
+        Ok(Duration::from_nanos((user + system) * (1_000_000_000 / per_second)))
+    }
+
+    /// Returns the end of what the process logged.
+    #[must_use]
+    pub fn log_tail(&self) -> String {
+        let log = fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(40)..].join("\n")
+    }
+
+    fn wait_ready(&mut self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + START_PATIENCE;
+        while !self.sockets.iter().all(|socket| socket.exists()) {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("{} ended with {status}; log:\n{}", self.binary.display(), self.log_tail());
+            }
+            if Instant::now() > deadline {
+                bail!("{} opens no socket; log:\n{}", self.binary.display(), self.log_tail());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Both fail only if the process has been waited for already.
+        let _gone = self.child.kill();
+        let _gone = self.child.wait();
+    }
+}
+
+fn spawn(binary: &Path, arguments: &[String], log: &Path) -> anyhow::Result<Child> {
+    let file = File::options().create(true).append(true).open(log)?;
+    Command::new(binary)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(file.try_clone()?)
+        .stderr(file)
+        .spawn()
+        .with_context(|| format!("cannot start {}", binary.display()))
+}
+
+/// Returns `text` as a string of TOML.
+fn quoted(text: &dyn std::fmt::Display) -> String {
+    serde_json::Value::String(text.to_string()).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_configuration_made_here_is_one_that_the_server_reads() {
+        let mut pool = PoolSpec {
+            scheduler: "bfq".to_owned(),
+            model: Some("hdd".to_owned()),
+            low_latency: Some(false),
+            disks: vec![DiskSpec::image("a", Path::new("a\"b.img"), 1 << 20)],
+        };
+        pool.disks[0].weight = 300;
+        let text = pool.to_toml(Path::new("run"));
+        let config = evenkeel_wire::Document::read(&text).finish().unwrap();
+        let disk = &config.pools["main"].disks["a"];
+        assert_eq!(disk.source.to_string(), "a\"b.img");
+        assert_eq!((disk.weight, disk.create_bytes), (Some(300), Some(1 << 20)));
+        assert_eq!(config.pools["main"].bfq.low_latency, Some(false));
+    }
+
+    #[test]
+    fn the_time_of_this_process_is_readable() {
+        let server = Server {
+            child: Command::new("sleep").arg("100").spawn().unwrap(),
+            binary: PathBuf::new(),
+            arguments: Vec::new(),
+            sockets: Vec::new(),
+            log: PathBuf::new(),
+        };
+        assert!(server.cpu_time().unwrap() < Duration::from_secs(10));
+    }
+}
