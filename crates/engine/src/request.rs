@@ -362,7 +362,7 @@ mod tests {
         let disk = Geometry { read_only: true, ..DISK };
         assert_eq!(parse(&shape(TYPE_OUT, 0, 512, 0), &disk), Err(Malformed::ReadOnly));
         assert_eq!(parse(&shape(TYPE_DISCARD, 0, 16, 0), &disk), Err(Malformed::ReadOnly));
-        assert!(parse(&shape(TYPE_IN, 0, 0, 512), &disk).is_ok());
+        parse(&shape(TYPE_IN, 0, 0, 512), &disk).unwrap();
     }
 
     #[test]
