@@ -1,0 +1,58 @@
+# Evenkeel: everything a person runs by hand. `make` alone lists it.
+
+CARGO ?= cargo
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+EVENKEEL := $(abspath $(TARGET))/release/evenkeel
+# Seconds that `make fuzz` spends on each target.
+FUZZ_SECONDS ?= 600
+
+# Where rustup puts cargo, for shells that do not know it.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+# The binary that the integration tests and benchmarks start.
+export EVENKEEL_BIN := $(EVENKEEL)
+export RUST_BACKTRACE ?= 1
+
+.PHONY: help setup build demo test bench lint fuzz install
+
+help:
+	@echo 'make setup    install what is missing: compiler, QEMU, fio, a guest kernel (needs root)'
+	@echo 'make demo     boot two guests and compare schedulers; writes target/demo/report.html'
+	@echo 'make test     run all tests, those with real guests as well'
+	@echo 'make bench    measure the scheduler, the data path and the shares'
+	@echo 'make lint     check format, lints and documentation'
+	@echo 'make fuzz     fuzz every parser of guest bytes, $(FUZZ_SECONDS) s each'
+	@echo 'make install  install evenkeel into ~/.cargo/bin'
+
+# Quick and silent when nothing is missing.
+setup:
+	@scripts/setup.sh
+
+build: setup
+	$(CARGO) build --locked --release -p evenkeel
+
+demo: build
+	$(EVENKEEL) bench demo
+
+test: build
+	$(CARGO) test --locked --workspace
+
+bench: build
+	$(EVENKEEL) bench sched
+	$(EVENKEEL) bench rate
+	$(EVENKEEL) bench shares
+
+lint: setup
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace --no-deps --document-private-items
+
+# cargo-fuzz wants a nightly compiler for its flags only; a stable one accepts them when told so.
+fuzz: setup
+	@command -v cargo-fuzz >/dev/null || $(CARGO) install --locked cargo-fuzz
+	@set -e; for target in $$($(CARGO) fuzz list); do \
+	    echo "fuzz: $$target for $(FUZZ_SECONDS) s"; \
+	    RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS); \
+	done
+
+install: setup
+	$(CARGO) install --locked --path crates/cli
