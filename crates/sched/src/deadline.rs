@@ -16,7 +16,7 @@
 //!
 //! Deliberately absent: shares. Groups and queues only count.
 
-use crate::merge::{MergeLimits, MergeRules};
+use crate::merge::{End, Merge, MergeLimits, MergeRules};
 use crate::roster::Roster;
 use crate::table::{SortList, Table};
 use crate::{
@@ -62,11 +62,53 @@ enum Direction {
 }
 
 /// The requests of one direction.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Side {
     list: SortList,
     /// Position of the request dispatched last.
     latest_pos: u64,
+    /// The first waiting request at or behind `latest_pos`.
+    ahead: Option<Tag>,
+}
+
+impl Side {
+    const EMPTY: Self = Self { list: SortList::EMPTY, latest_pos: 0, ahead: None };
+
+    /// Adds a request and keeps `ahead` true, without a search if nothing began earlier.
+    #[inline]
+    fn add(
+        &mut self,
+        table: &mut Table,
+        request: &Request,
+        fifo_time: Nanos,
+        rules: MergeRules,
+    ) -> Option<Merge> {
+        let merge = self.list.add(table, request, fifo_time, rules);
+        match merge {
+            None => {
+                let is_nearer = |ahead| request.pos < table.get(ahead).pos;
+                if request.pos >= self.latest_pos && self.ahead.is_none_or(is_nearer) {
+                    self.ahead = Some(request.tag);
+                }
+            }
+            Some(Merge { end: End::Back, absorbed: None, .. }) => {}
+            Some(_) => self.ahead = self.list.at_or_after(table, self.latest_pos),
+        }
+        merge
+    }
+
+    /// Takes out a request that goes to the device.
+    #[inline]
+    fn start(&mut self, table: &mut Table, tag: Tag) {
+        self.latest_pos = table.get(tag).pos;
+        self.ahead = if self.ahead == Some(tag) {
+            SortList::above(table, tag)
+        } else {
+            let first = self.list.at_or_after(table, self.latest_pos);
+            if first == Some(tag) { SortList::above(table, tag) } else { first }
+        };
+        self.list.start(table, tag);
+    }
 }
 
 /// One priority class.
@@ -94,7 +136,7 @@ struct Plan {
 
 impl Level {
     const FRESH: Self = Self {
-        sides: [Side { list: SortList::EMPTY, latest_pos: 0 }; 2],
+        sides: [Side::EMPTY; 2],
         direction: Direction::Write,
         batching: 0,
         starved: 0,
@@ -113,9 +155,8 @@ impl Level {
 
     /// Returns what is next by batch, direction and deadline, and changes nothing.
     fn plan(&self, table: &Table, tunables: &DeadlineTunables, now: Nanos) -> Option<Plan> {
-        let ahead = |side: &Side| side.list.at_or_after(table, side.latest_pos);
         if self.batching < tunables.fifo_batch
-            && let Some(tag) = ahead(self.side(self.direction))
+            && let Some(tag) = self.side(self.direction).ahead
         {
             let (direction, starved) = (self.direction, self.starved);
             return Some(Plan { tag, direction, starts_batch: false, starved });
@@ -132,7 +173,7 @@ impl Level {
         let side = self.side(direction);
         let oldest = side.list.oldest()?;
         let tag =
-            if table.get(oldest).fifo_time <= now { oldest } else { ahead(side).unwrap_or(oldest) };
+            if table.get(oldest).fifo_time <= now { oldest } else { side.ahead.unwrap_or(oldest) };
         Some(Plan { tag, direction, starts_batch: true, starved })
     }
 
@@ -144,9 +185,7 @@ impl Level {
         self.batching += 1;
         self.starved = plan.starved;
         self.direction = plan.direction;
-        let side = self.side_mut(plan.direction);
-        side.latest_pos = table.get(plan.tag).pos;
-        side.list.start(table, plan.tag);
+        self.side_mut(plan.direction).start(table, plan.tag);
     }
 }
 
@@ -267,18 +306,17 @@ impl Scheduler for Deadline {
         let fifo_time = now + self.expire(direction);
         let level = self.level_of(request.queue);
         let level = &mut self.levels[level];
-        let list = &mut level.side_mut(direction).list;
-        if let Some(merged) = list.merge(&mut self.table, &request, self.rules) {
-            if merged.absorbed.is_some() {
-                level.outstanding -= 1;
-                self.roster.note_absorbed(request.queue);
-            }
-            return Insertion::Merged(merged.into);
+        let side = level.side_mut(direction);
+        let Some(merge) = side.add(&mut self.table, &request, fifo_time, self.rules) else {
+            level.outstanding += 1;
+            self.roster.note_waiting(request.queue);
+            return Insertion::Queued;
+        };
+        if merge.absorbed.is_some() {
+            level.outstanding -= 1;
+            self.roster.note_absorbed(request.queue);
         }
-        list.insert(&mut self.table, &request, fifo_time);
-        level.outstanding += 1;
-        self.roster.note_waiting(request.queue);
-        Insertion::Queued
+        Insertion::Merged(merge.into)
     }
 
     fn dispatch(&mut self, now: Nanos) -> Next {
@@ -331,6 +369,7 @@ impl Scheduler for Deadline {
         for level in &self.levels {
             for side in &level.sides {
                 side.list.check(&self.table);
+                assert_eq!(side.ahead, side.list.at_or_after(&self.table, side.latest_pos));
                 waiting += side.list.len();
             }
             assert!(level.batching <= self.tunables.fifo_batch.max(1), "batches end");

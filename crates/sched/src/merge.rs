@@ -10,8 +10,8 @@
 //! for both and keeps its place and its time in the list by age.
 
 use crate::fifo::Fifo;
-use crate::table::{Flavour, Record, Table};
-use crate::tree::{NIL, Tree, predecessor};
+use crate::table::Table;
+use crate::tree::{Gap, NIL, Tree, predecessor};
 use crate::{Nanos, Request, Tag};
 
 /// How large a merged request may become.
@@ -40,7 +40,7 @@ pub(crate) struct MergeRules {
 
 /// At which end a waiting request grew.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Side {
+pub(crate) enum End {
     /// It begins earlier now.
     Front,
     /// It ends later now.
@@ -54,84 +54,85 @@ pub(crate) struct Merge {
     /// begin earlier even if the new request came behind another one (see `absorbed`).
     pub(crate) into: Tag,
     /// Where the new request was glued to the one that it touched.
-    pub(crate) side: Side,
+    pub(crate) end: End,
     /// A second waiting request that the first one reached by growing: it does not wait any more
     /// and is in no list, but a part of `into`.
     pub(crate) absorbed: Option<Tag>,
 }
 
-/// Makes `request` a part of a waiting request of the same queue, if it touches one.
-pub(crate) fn merge(
+/// Makes a new request a part of a waiting one of the same queue, if it touches one; else it
+/// waits on its own from now on, overdue at `fifo_time`, and the answer is nothing.
+pub(crate) fn add(
     table: &mut Table,
     (tree, fifo): (&mut Tree, &mut Fifo),
     request: &Request,
+    fifo_time: Nanos,
     rules: MergeRules,
 ) -> Option<Merge> {
+    table.admit(request, fifo_time);
+    let gap = tree.gap(table, |index| table.record(index).pos <= request.pos);
+    if let Some((touched, end)) = touched(table, gap, request, rules) {
+        return Some(merge(table, (tree, fifo), gap, request.tag.0, (touched, end), rules.limits));
+    }
+    tree.insert_at(table, gap, request.tag.0);
+    fifo.push(table, request.tag.0);
+    None
+}
+
+/// Returns which neighbour a new request touches and may be merged with.
+#[inline]
+fn touched(table: &Table, gap: Gap, request: &Request, rules: MergeRules) -> Option<(u32, End)> {
     if !request.op.is_mergeable() {
         return None;
     }
-    let limits = rules.limits;
-    let above = tree.lower_bound(table, |index| table.record(index).pos <= request.pos);
-    let below = match above {
-        Some(index) => predecessor(table, index),
-        None => tree.last(table),
-    };
-    let (touched, side) = if let Some(index) = below
-        && table.record(index).end() == request.pos
-        && fits(table.record(index), request, limits)
-    {
-        (index, Side::Back)
-    } else if rules.front
-        && let Some(index) = above.filter(|&index| table.record(index).pos == request.end())
-        && fits(table.record(index), request, limits)
-    {
-        (index, Side::Front)
-    } else {
-        return None;
-    };
     let new = request.tag.0;
-    table.admit(request, Nanos::ZERO);
-    let (lower, upper) = if side == Side::Back { (touched, new) } else { (new, touched) };
-    join(table, lower, upper, touched);
-    let absorbed = match (side, above, below) {
-        (Side::Back, Some(above), _) if touch(table, touched, above, limits) => above,
-        (Side::Front, _, Some(below)) if touch(table, below, touched, limits) => below,
-        (side, ..) => {
-            if side == Side::Front {
-                reposition(table, tree, touched);
-            }
-            return Some(Merge { into: Tag(touched), side, absorbed: None });
-        }
+    let back = gap.below().filter(|&below| touch(table, below, new, rules.limits));
+    let front = || {
+        let above = gap.above().filter(|_| rules.front)?;
+        touch(table, new, above, rules.limits).then_some((above, End::Front))
     };
-    Some(chain(table, (tree, fifo), (touched, absorbed), side))
+    back.map(|below| (below, End::Back)).or_else(front)
 }
 
-/// Glues the waiting request `grown` to the waiting one that it reached by growing at `side`.
+/// Makes `new` a part of `touched`, and glues that to the next one if it reaches it now.
+fn merge(
+    table: &mut Table,
+    (tree, fifo): (&mut Tree, &mut Fifo),
+    gap: Gap,
+    new: u32,
+    (touched, end): (u32, End),
+    limits: MergeLimits,
+) -> Merge {
+    let (lower, upper) = if end == End::Back { (touched, new) } else { (new, touched) };
+    join(table, lower, upper, touched);
+    let absorbed = match (end, gap.above(), gap.below()) {
+        (End::Back, Some(above), _) if touch(table, touched, above, limits) => above,
+        (End::Front, _, Some(below)) if touch(table, below, touched, limits) => below,
+        (end, ..) => {
+            if end == End::Front {
+                reposition(table, tree, touched);
+            }
+            return Merge { into: Tag(touched), end, absorbed: None };
+        }
+    };
+    chain(table, (tree, fifo), (touched, absorbed), end)
+}
+
+/// Glues the waiting request `grown` to the waiting one that it reached by growing at `end`.
 fn chain(
     table: &mut Table,
     (tree, fifo): (&mut Tree, &mut Fifo),
     (grown, reached): (u32, u32),
-    side: Side,
+    end: End,
 ) -> Merge {
-    let (lower, upper) = if side == Side::Back { (grown, reached) } else { (reached, grown) };
+    let (lower, upper) = if end == End::Back { (grown, reached) } else { (reached, grown) };
     let grown_stays = table.record(grown).is_older_than(table.record(reached));
     let (stays, goes) = if grown_stays { (grown, reached) } else { (reached, grown) };
     tree.remove(table, goes);
     fifo.remove(table, goes);
     join(table, lower, upper, stays);
     reposition(table, tree, stays);
-    Merge { into: Tag(stays), side, absorbed: Some(Tag(goes)) }
-}
-
-/// Returns whether `request` may become a part of the waiting request `record`.
-#[inline]
-fn fits(record: &Record, request: &Request, limits: MergeLimits) -> bool {
-    let sectors = u64::from(record.nr_sectors) + u64::from(request.nr_sectors);
-    let segments = u32::from(record.segments) + u32::from(request.segments);
-    record.queue == request.queue
-        && record.flavour == Flavour::new(request.op, request.sync)
-        && sectors <= u64::from(limits.max_sectors)
-        && segments <= u32::from(limits.max_segments)
+    Merge { into: Tag(stays), end, absorbed: Some(Tag(goes)) }
 }
 
 /// Returns whether two waiting requests may become one.

@@ -39,15 +39,6 @@ impl Noop {
             roster: Roster::new(),
         }
     }
-
-    fn merge(&mut self, request: &Request) -> Option<Tag> {
-        let tree = &mut self.trees[request.queue.0 as usize];
-        let merged = merge::merge(&mut self.table, (tree, &mut self.fifo), request, self.rules?)?;
-        if merged.absorbed.is_some() {
-            self.roster.note_absorbed(request.queue);
-        }
-        Some(merged.into)
-    }
 }
 
 impl Scheduler for Noop {
@@ -80,16 +71,21 @@ impl Scheduler for Noop {
     }
 
     fn insert(&mut self, now: Nanos, request: Request) -> Insertion {
-        if let Some(into) = self.merge(&request) {
-            return Insertion::Merged(into);
+        let Some(rules) = self.rules else {
+            self.table.admit(&request, now);
+            self.fifo.push(&mut self.table, request.tag.0);
+            self.roster.note_waiting(request.queue);
+            return Insertion::Queued;
+        };
+        let lists = (&mut self.trees[request.queue.0 as usize], &mut self.fifo);
+        let Some(merge) = merge::add(&mut self.table, lists, &request, now, rules) else {
+            self.roster.note_waiting(request.queue);
+            return Insertion::Queued;
+        };
+        if merge.absorbed.is_some() {
+            self.roster.note_absorbed(request.queue);
         }
-        self.roster.note_waiting(request.queue);
-        self.table.admit(&request, now);
-        self.fifo.push(&mut self.table, request.tag.0);
-        if self.rules.is_some() {
-            self.trees[request.queue.0 as usize].insert(&mut self.table, request.tag.0);
-        }
-        Insertion::Queued
+        Insertion::Merged(merge.into)
     }
 
     fn dispatch(&mut self, _now: Nanos) -> Next {

@@ -350,30 +350,22 @@ impl SortList {
         self.len == 0
     }
 
-    /// Adds a new request that is overdue at `fifo_time`.
-    pub(crate) fn insert(&mut self, table: &mut Table, request: &Request, fifo_time: Nanos) {
-        table.admit(request, fifo_time);
-        self.tree.insert(table, request.tag.0);
-        self.fifo.push(table, request.tag.0);
-        self.len += 1;
-    }
-
-    /// Makes a new request a part of one that waits here, if there is one that it touches.
-    ///
-    /// Returns nothing, and does nothing, if there is none: then call [`insert`](Self::insert).
-    #[inline]
-    pub(crate) fn merge(
+    /// Makes a new request a part of one that waits here, if there is one that it touches; else
+    /// it waits here on its own, overdue at `fifo_time`, and the answer is nothing.
+    pub(crate) fn add(
         &mut self,
         table: &mut Table,
         request: &Request,
+        fifo_time: Nanos,
         rules: MergeRules,
     ) -> Option<Merge> {
-        if self.len == 0 {
-            return None;
+        let lists = (&mut self.tree, &mut self.fifo);
+        let merge = merge::add(table, lists, request, fifo_time, rules);
+        match merge {
+            None => self.len += 1,
+            Some(merge) => self.len -= u32::from(merge.absorbed.is_some()),
         }
-        let merged = merge::merge(table, (&mut self.tree, &mut self.fifo), request, rules)?;
-        self.len -= u32::from(merged.absorbed.is_some());
-        Some(merged)
+        merge
     }
 
     /// Takes out a request that goes to the device.

@@ -21,17 +21,19 @@
 //! Source: G. M. Adelson-Velsky and E. M. Landis, "An algorithm for the organization of
 //! information", 1962.
 
-use core::cmp::Ordering;
-
 /// The index that names no node.
 pub(crate) const NIL: u32 = u32::MAX;
+
+const LEFT: usize = 0;
+const RIGHT: usize = 1;
 
 /// What a tree keeps in each of its nodes; 16 bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Links {
     parent: u32,
-    left: u32,
-    right: u32,
+    /// The subtrees before and behind this node; an array, so that a search picks one without a
+    /// branch that the processor would have to guess.
+    children: [u32; 2],
     /// Height of the subtree, 1 for a leaf, 0 for a node that is in no tree.
     height: u8,
 }
@@ -44,7 +46,7 @@ impl Default for Links {
 
 impl Links {
     /// The links of a node that is in no tree.
-    pub(crate) const DETACHED: Self = Self { parent: NIL, left: NIL, right: NIL, height: 0 };
+    pub(crate) const DETACHED: Self = Self { parent: NIL, children: [NIL; 2], height: 0 };
 
     /// Returns whether the node is in a tree.
     #[inline]
@@ -55,13 +57,13 @@ impl Links {
     /// Returns the child that comes earlier in the order.
     #[inline]
     pub(crate) const fn left(&self) -> Option<u32> {
-        some(self.left)
+        some(self.children[LEFT])
     }
 
     /// Returns the child that comes later in the order.
     #[inline]
     pub(crate) const fn right(&self) -> Option<u32> {
-        some(self.right)
+        some(self.children[RIGHT])
     }
 }
 
@@ -88,6 +90,27 @@ pub(crate) trait Nodes {
     /// Computes the value about the subtree of `index` anew; its children are up to date.
     fn refresh(&mut self, index: u32) {
         let _ = index;
+    }
+}
+
+/// A place between two neighbours in the order, either of which may be [`NIL`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Gap {
+    below: u32,
+    above: u32,
+}
+
+impl Gap {
+    /// Returns the last node before the gap.
+    #[inline]
+    pub(crate) const fn below(self) -> Option<u32> {
+        some(self.below)
+    }
+
+    /// Returns the first node behind the gap.
+    #[inline]
+    pub(crate) const fn above(self) -> Option<u32> {
+        some(self.above)
     }
 }
 
@@ -125,23 +148,27 @@ impl Tree {
     ///
     /// Panics if the node is in a tree already.
     pub(crate) fn insert<N: Nodes + ?Sized>(&mut self, nodes: &mut N, index: u32) {
+        let gap = self.gap(nodes, |other| !nodes.before(index, other));
+        self.insert_at(nodes, gap, index);
+    }
+
+    /// Adds node `index` where [`gap`](Self::gap) found that it belongs; nothing was added or
+    /// removed since.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the node is in a tree already.
+    #[inline]
+    pub(crate) fn insert_at<N: Nodes + ?Sized>(&mut self, nodes: &mut N, gap: Gap, index: u32) {
         assert!(!nodes.links(index).is_linked(), "a node enters a tree once");
-        let mut parent = NIL;
-        let mut at = self.root;
-        let mut goes_left = false;
-        while at != NIL {
-            parent = at;
-            goes_left = nodes.before(index, at);
-            let links = nodes.links(at);
-            at = if goes_left { links.left } else { links.right };
-        }
-        *nodes.links_mut(index) = Links { parent, left: NIL, right: NIL, height: 1 };
+        // Of two neighbours one lies below the other and has no child on the side of the gap.
+        let hangs_below = gap.below != NIL && nodes.links(gap.below).children[RIGHT] == NIL;
+        let (parent, side) = if hangs_below { (gap.below, RIGHT) } else { (gap.above, LEFT) };
+        *nodes.links_mut(index) = Links { parent, children: [NIL; 2], height: 1 };
         if parent == NIL {
             self.root = index;
-        } else if goes_left {
-            nodes.links_mut(parent).left = index;
         } else {
-            nodes.links_mut(parent).right = index;
+            nodes.links_mut(parent).children[side] = index;
         }
         if N::AUGMENTED {
             nodes.refresh(index);
@@ -158,25 +185,26 @@ impl Tree {
         let gone = *nodes.links(index);
         assert!(gone.is_linked(), "a node leaves the tree that it is in");
         let lowest_changed;
-        if gone.left == NIL || gone.right == NIL {
-            let child = if gone.left == NIL { gone.right } else { gone.left };
+        let [left, right] = gone.children;
+        if left == NIL || right == NIL {
+            let child = if left == NIL { right } else { left };
             self.replace_child(nodes, gone.parent, index, child);
             lowest_changed = gone.parent;
         } else {
             // The successor has no left child; it takes the place of the node that goes.
-            let heir = leftmost(nodes, gone.right);
+            let heir = outermost(nodes, right, LEFT);
             let old = *nodes.links(heir);
             if old.parent == index {
                 lowest_changed = heir;
             } else {
                 lowest_changed = old.parent;
-                self.replace_child(nodes, old.parent, heir, old.right);
-                nodes.links_mut(gone.right).parent = heir;
-                nodes.links_mut(heir).right = gone.right;
+                self.replace_child(nodes, old.parent, heir, old.children[RIGHT]);
+                nodes.links_mut(right).parent = heir;
+                nodes.links_mut(heir).children[RIGHT] = right;
             }
-            nodes.links_mut(gone.left).parent = heir;
+            nodes.links_mut(left).parent = heir;
             let links = nodes.links_mut(heir);
-            links.left = gone.left;
+            links.children[LEFT] = left;
             links.height = gone.height;
             self.replace_child(nodes, gone.parent, index, heir);
         }
@@ -187,13 +215,13 @@ impl Tree {
     /// Returns the first node in the order.
     #[inline]
     pub(crate) fn first<N: Nodes + ?Sized>(&self, nodes: &N) -> Option<u32> {
-        self.root().map(|root| leftmost(nodes, root))
+        self.root().map(|root| outermost(nodes, root, LEFT))
     }
 
     /// Returns the last node in the order.
     #[inline]
     pub(crate) fn last<N: Nodes + ?Sized>(&self, nodes: &N) -> Option<u32> {
-        self.root().map(|root| rightmost(nodes, root))
+        self.root().map(|root| outermost(nodes, root, RIGHT))
     }
 
     /// Returns the first node that is not `below`, where `below` holds for a head of the order
@@ -203,18 +231,22 @@ impl Tree {
         nodes: &N,
         below: impl Fn(u32) -> bool,
     ) -> Option<u32> {
-        let mut found = NIL;
+        some(self.gap(nodes, below).above)
+    }
+
+    /// Returns between which nodes the order passes from `below` to not `below`; see
+    /// [`lower_bound`](Self::lower_bound).
+    #[inline]
+    pub(crate) fn gap<N: Nodes + ?Sized>(&self, nodes: &N, below: impl Fn(u32) -> bool) -> Gap {
+        let mut sides = [NIL; 2];
         let mut at = self.root;
         while at != NIL {
-            let links = nodes.links(at);
-            if below(at) {
-                at = links.right;
-            } else {
-                found = at;
-                at = links.left;
-            }
+            let is_below = below(at);
+            sides[usize::from(!is_below)] = at;
+            at = nodes.links(at).children[usize::from(is_below)];
         }
-        some(found)
+        let [below, above] = sides;
+        Gap { below, above }
     }
 
     /// Computes the values about subtrees anew from `index` to the root, after the value of
@@ -240,10 +272,10 @@ impl Tree {
         while let Some(index) = at {
             count += 1;
             let links = nodes.links(index);
-            for child in [links.left, links.right].into_iter().filter(|&child| child != NIL) {
+            for child in links.children.into_iter().filter(|&child| child != NIL) {
                 assert_eq!(nodes.links(child).parent, index, "a child knows its parent");
             }
-            let (left, right) = (height(nodes, links.left), height(nodes, links.right));
+            let [left, right] = links.children.map(|child| height(nodes, child));
             assert!(left.abs_diff(right) <= 1, "no side hangs two levels lower");
             assert_eq!(links.height, 1 + left.max(right), "heights are up to date");
             at = successor(nodes, index);
@@ -267,57 +299,34 @@ impl Tree {
     }
 
     /// Balances the subtree of `at`, whose children are balanced, and returns its new top.
+    #[inline]
     fn balance<N: Nodes + ?Sized>(&mut self, nodes: &mut N, at: u32) -> u32 {
-        let Links { left, right, .. } = *nodes.links(at);
-        let (left_height, right_height) = (height(nodes, left), height(nodes, right));
-        match left_height.cmp(&right_height) {
-            Ordering::Greater if left_height - right_height > 1 => {
-                let child = *nodes.links(left);
-                if height(nodes, child.left) < height(nodes, child.right) {
-                    self.rotate_left(nodes, left);
-                }
-                self.rotate_right(nodes, at)
-            }
-            Ordering::Less if right_height - left_height > 1 => {
-                let child = *nodes.links(right);
-                if height(nodes, child.right) < height(nodes, child.left) {
-                    self.rotate_right(nodes, right);
-                }
-                self.rotate_left(nodes, at)
-            }
-            _ => {
-                renew(nodes, at);
-                at
-            }
+        let children = nodes.links(at).children;
+        let [left, right] = children.map(|child| height(nodes, child));
+        if left.abs_diff(right) <= 1 {
+            renew(nodes, at);
+            return at;
         }
+        let heavy = if left > right { LEFT } else { RIGHT };
+        let child = children[heavy];
+        let below = nodes.links(child).children.map(|child| height(nodes, child));
+        if below[heavy] < below[1 - heavy] {
+            self.rotate(nodes, child, 1 - heavy);
+        }
+        self.rotate(nodes, at, heavy)
     }
 
-    /// Lifts the right child of `at` above it and returns it.
-    fn rotate_left<N: Nodes + ?Sized>(&mut self, nodes: &mut N, at: u32) -> u32 {
-        let Links { parent, right: top, .. } = *nodes.links(at);
-        let middle = nodes.links(top).left;
-        nodes.links_mut(at).right = middle;
+    /// Lifts the child of `at` on `side` above it and returns that child.
+    fn rotate<N: Nodes + ?Sized>(&mut self, nodes: &mut N, at: u32, side: usize) -> u32 {
+        let Links { parent, children, .. } = *nodes.links(at);
+        let top = children[side];
+        let middle = nodes.links(top).children[1 - side];
+        nodes.links_mut(at).children[side] = middle;
         if middle != NIL {
             nodes.links_mut(middle).parent = at;
         }
         self.replace_child(nodes, parent, at, top);
-        nodes.links_mut(top).left = at;
-        nodes.links_mut(at).parent = top;
-        renew(nodes, at);
-        renew(nodes, top);
-        top
-    }
-
-    /// Lifts the left child of `at` above it and returns it.
-    fn rotate_right<N: Nodes + ?Sized>(&mut self, nodes: &mut N, at: u32) -> u32 {
-        let Links { parent, left: top, .. } = *nodes.links(at);
-        let middle = nodes.links(top).right;
-        nodes.links_mut(at).left = middle;
-        if middle != NIL {
-            nodes.links_mut(middle).parent = at;
-        }
-        self.replace_child(nodes, parent, at, top);
-        nodes.links_mut(top).right = at;
+        nodes.links_mut(top).children[1 - side] = at;
         nodes.links_mut(at).parent = top;
         renew(nodes, at);
         renew(nodes, top);
@@ -331,11 +340,7 @@ impl Tree {
             self.root = new;
         } else {
             let links = nodes.links_mut(parent);
-            if links.left == old {
-                links.left = new;
-            } else {
-                links.right = new;
-            }
+            links.children[usize::from(links.children[RIGHT] == old)] = new;
         }
         if new != NIL {
             nodes.links_mut(new).parent = parent;
@@ -344,50 +349,38 @@ impl Tree {
 }
 
 /// Returns the node that follows `index` in the order.
+#[inline]
 pub(crate) fn successor<N: Nodes + ?Sized>(nodes: &N, index: u32) -> Option<u32> {
-    let links = nodes.links(index);
-    if links.right != NIL {
-        return Some(leftmost(nodes, links.right));
-    }
-    let (mut below, mut at) = (index, links.parent);
-    while at != NIL && nodes.links(at).right == below {
-        (below, at) = (at, nodes.links(at).parent);
-    }
-    some(at)
+    neighbour(nodes, index, RIGHT)
 }
 
 /// Returns the node that precedes `index` in the order.
+#[inline]
 pub(crate) fn predecessor<N: Nodes + ?Sized>(nodes: &N, index: u32) -> Option<u32> {
+    neighbour(nodes, index, LEFT)
+}
+
+#[inline]
+fn neighbour<N: Nodes + ?Sized>(nodes: &N, index: u32, side: usize) -> Option<u32> {
     let links = nodes.links(index);
-    if links.left != NIL {
-        return Some(rightmost(nodes, links.left));
+    if links.children[side] != NIL {
+        return Some(outermost(nodes, links.children[side], 1 - side));
     }
     let (mut below, mut at) = (index, links.parent);
-    while at != NIL && nodes.links(at).left == below {
+    while at != NIL && nodes.links(at).children[side] == below {
         (below, at) = (at, nodes.links(at).parent);
     }
     some(at)
 }
 
 #[inline]
-fn leftmost<N: Nodes + ?Sized>(nodes: &N, mut at: u32) -> u32 {
+fn outermost<N: Nodes + ?Sized>(nodes: &N, mut at: u32, side: usize) -> u32 {
     loop {
-        let left = nodes.links(at).left;
-        if left == NIL {
+        let next = nodes.links(at).children[side];
+        if next == NIL {
             return at;
         }
-        at = left;
-    }
-}
-
-#[inline]
-fn rightmost<N: Nodes + ?Sized>(nodes: &N, mut at: u32) -> u32 {
-    loop {
-        let right = nodes.links(at).right;
-        if right == NIL {
-            return at;
-        }
-        at = right;
+        at = next;
     }
 }
 
@@ -399,8 +392,8 @@ fn height<N: Nodes + ?Sized>(nodes: &N, index: u32) -> u8 {
 /// Computes height and value of one node from its children.
 #[inline]
 fn renew<N: Nodes + ?Sized>(nodes: &mut N, index: u32) {
-    let Links { left, right, .. } = *nodes.links(index);
-    let height = 1 + height(nodes, left).max(height(nodes, right));
+    let [left, right] = nodes.links(index).children.map(|child| height(nodes, child));
+    let height = 1 + left.max(right);
     nodes.links_mut(index).height = height;
     if N::AUGMENTED {
         nodes.refresh(index);
