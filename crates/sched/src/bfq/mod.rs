@@ -1,0 +1,4 @@
+mod budget;
+mod rate;
+mod stats;
+mod tunables;

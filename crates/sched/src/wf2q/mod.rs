@@ -1,0 +1,678 @@
+//! B-WF2Q+: who is next, so that everybody gets the share that its weight earns.
+//!
+//! Think of a row of people who draw water into cups of different sizes. On the wall hangs a clock
+//! that advances by one tick for every tick's worth of water that an ideal tap, split among all
+//! of them, would have given each. A person may draw once the clock has reached the moment at
+//! which its last cup was paid for (its *start*); among those who may, the one whose next cup
+//! would be paid for soonest (its *finish*) is first. So nobody runs ahead of the ideal tap by more
+//! than its own cup, or falls behind it by more than the largest one.
+//!
+//! Entities form a tree: leaves are queues, inner nodes are groups, the root is the pool. In each
+//! group one child at most is *in service*; those children form one path from the root to a leaf.
+//! An entity in service lies in no search tree: its place is settled when its slot ends, from what
+//! it really received. So a child that becomes active below an entity in service changes nothing
+//! above, and no service is charged twice (the kernel repositions the group and pays twice).
+//!
+//! Where this differs from the kernel, besides that:
+//!
+//! * The lookup is exact: always the least finish among the eligible, in O(log n).
+//! * Virtual time never moves backwards, and all comparisons are wrap-safe.
+//! * No successor is cached: it is looked up when it is needed. The budget of a group that waits
+//!   is always that of the child that would be served, and the group lies where that puts it.
+//! * The idle class is served once per guarantee interval *while it waits*; the interval begins
+//!   when it becomes active, not when somebody looks.
+//! * When the raise of an entity begins, its lead over virtual time is forgiven: a group that was
+//!   served a moment ago need not sit out its turn when an application starts in it. That gives
+//!   away one budget per raise, which is less than the raise itself gives.
+//!
+//! Source: P. Valente and F. Checconi, "High Throughput Disk Scheduling with Fair Bandwidth
+//! Distribution", IEEE Transactions on Computers 59(9), 2010; J. C. R. Bennett and H. Zhang,
+//! "Hierarchical Packet Fair Queueing Algorithms", 1997.
+
+mod check;
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;
+mod vtime;
+
+use alloc::vec::Vec;
+
+use crate::tree::{Links, NIL, Nodes, Tree};
+use crate::{Class, Nanos, Weight};
+use vtime::{Vtime, delta};
+
+/// Names an entity.
+pub(crate) type Node = u32;
+
+/// The pool: the parent of the topmost entities. It competes with nobody.
+pub(crate) const ROOT: Node = 0;
+
+/// Where an entity is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Place {
+    /// Nowhere; its weight does not count.
+    Away,
+    /// Waits for service.
+    Active,
+    /// Has nothing to do, but its finish lies ahead of virtual time: its weight still counts, and
+    /// it may not start anew before that.
+    Idle,
+    /// Holds the device, or a descendant does.
+    InService,
+}
+
+#[derive(Clone, Debug)]
+struct Entity {
+    links: Links,
+    start: Vtime,
+    finish: Vtime,
+    /// Least start in the subtree of the active tree below this node.
+    min_start: Vtime,
+    /// Received in the current slot, in sectors.
+    service: u64,
+    /// What the slot may bring, in sectors.
+    budget: u64,
+    /// Received since the entity exists, in sectors, without time charges.
+    total: u64,
+    /// Weight in force: raise included.
+    weight: u32,
+    /// Weight asked for, without raise.
+    base: u16,
+    /// Raise in force.
+    coeff: u16,
+    /// Raise asked for; weight and raise come into force when the entity is next queued.
+    new_coeff: u16,
+    class: Class,
+    place: Place,
+    depth: u8,
+    parent: Node,
+    /// Index of the scheduler of its children, [`NIL`] for a leaf.
+    sched: u32,
+}
+
+impl Entity {
+    fn new(parent: Node, depth: u8, class: Class, weight: u16, sched: u32) -> Self {
+        Self {
+            links: Links::DETACHED,
+            start: Vtime::default(),
+            finish: Vtime::default(),
+            min_start: Vtime::default(),
+            service: 0,
+            budget: 0,
+            total: 0,
+            weight: u32::from(weight),
+            base: weight,
+            coeff: 1,
+            new_coeff: 1,
+            class,
+            place: Place::Away,
+            depth,
+            parent,
+            sched,
+        }
+    }
+
+    fn wanted(&self) -> u32 {
+        u32::from(self.base) * u32::from(self.new_coeff)
+    }
+
+    fn is_leaf(&self) -> bool {
+        self.sched == NIL
+    }
+
+    fn after(&self, service: u64) -> Vtime {
+        self.start.after(service, u64::from(self.weight))
+    }
+}
+
+/// The entities, as the records in which the nodes of all active and idle trees lie.
+#[derive(Clone, Debug, Default)]
+struct Arena(Vec<Entity>);
+
+impl Arena {
+    #[inline]
+    fn at(&self, node: Node) -> &Entity {
+        &self.0[node as usize]
+    }
+
+    #[inline]
+    fn at_mut(&mut self, node: Node) -> &mut Entity {
+        &mut self.0[node as usize]
+    }
+}
+
+impl Nodes for Arena {
+    const AUGMENTED: bool = true;
+
+    #[inline]
+    fn links(&self, index: u32) -> &Links {
+        &self.at(index).links
+    }
+
+    #[inline]
+    fn links_mut(&mut self, index: u32) -> &mut Links {
+        &mut self.at_mut(index).links
+    }
+
+    #[inline]
+    fn before(&self, a: u32, b: u32) -> bool {
+        self.at(b).finish.is_after(self.at(a).finish)
+    }
+
+    #[inline]
+    fn refresh(&mut self, index: u32) {
+        let entity = self.at(index);
+        let mut least = entity.start;
+        if let Some(left) = entity.links.left() {
+            least = least.min(self.at(left).min_start);
+        }
+        if let Some(right) = entity.links.right() {
+            least = least.min(self.at(right).min_start);
+        }
+        self.at_mut(index).min_start = least;
+    }
+}
+
+/// The competition among the children of one group that belong to one class.
+#[derive(Clone, Copy, Debug, Default)]
+struct ServiceTree {
+    active: Tree,
+    idle: Tree,
+    vtime: Vtime,
+    /// Sum of the weights of all entities that are not away.
+    wsum: u64,
+}
+
+impl ServiceTree {
+    /// Returns the earliest virtual time from now on at which somebody is eligible, and the
+    /// eligible entity that finishes first.
+    #[inline]
+    fn next(&self, arena: &Arena) -> Option<(Vtime, Node)> {
+        let mut at = self.active.root()?;
+        let vtime = self.vtime.max(arena.at(at).min_start);
+        loop {
+            let entity = arena.at(at);
+            // If anybody on the left is eligible, the answer is there: it finishes earlier.
+            at = match entity.links.left() {
+                Some(left) if !arena.at(left).min_start.is_after(vtime) => left,
+                _ if !entity.start.is_after(vtime) => return Some((vtime, at)),
+                _ => entity.links.right().expect("some eligible entity lies in this subtree"),
+            };
+        }
+    }
+
+    /// Lets go of one idle entity that virtual time has caught up with; one per call keeps the
+    /// cost bounded.
+    #[inline]
+    fn forget(&mut self, arena: &mut Arena) {
+        if let Some(first) = self.idle.first(arena)
+            && !arena.at(first).finish.is_after(self.vtime)
+        {
+            self.idle.remove(arena, first);
+            let entity = arena.at_mut(first);
+            entity.place = Place::Away;
+            self.wsum -= u64::from(entity.weight);
+        }
+    }
+}
+
+/// The competition among the children of one group.
+#[derive(Clone, Debug)]
+struct Sched {
+    trees: [ServiceTree; 3],
+    in_service: Node,
+    /// When the idle class must be served although others wait.
+    idle_due: Nanos,
+}
+
+impl Sched {
+    const EMPTY: ServiceTree =
+        ServiceTree { active: Tree::EMPTY, idle: Tree::EMPTY, vtime: Vtime(0), wsum: 0 };
+    const NEW: Self = Self { trees: [Self::EMPTY; 3], in_service: NIL, idle_due: Nanos::ZERO };
+
+    /// Returns who would be served next, classes in strict order.
+    #[inline]
+    fn next(&self, arena: &Arena) -> Option<(Vtime, Node)> {
+        self.trees.iter().find_map(|tree| tree.next(arena))
+    }
+}
+
+/// How a leaf comes back.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Return {
+    /// After a pause: from virtual time on, or from its finish if that lies ahead.
+    Anew,
+    /// At once, having paused only to wait for its own requests: as though it had never stopped.
+    /// It gets back what it missed up to its budget, or up to this many sectors if that is more.
+    Continued(u64),
+}
+
+/// All entities of a pool and their competition.
+#[derive(Clone, Debug)]
+pub(crate) struct Wf2q {
+    arena: Arena,
+    scheds: Vec<Sched>,
+    free_entities: Vec<Node>,
+    free_scheds: Vec<u32>,
+    /// Longest time that the idle class of a group waits while others are served.
+    idle_guarantee: Nanos,
+}
+
+impl Wf2q {
+    pub(crate) fn new(idle_guarantee: Nanos) -> Self {
+        let mut arena = Arena::default();
+        arena.0.push(Entity::new(NIL, 0, Class::BestEffort, 100, 0));
+        let mut scheds = Vec::new();
+        scheds.push(Sched::NEW);
+        let (free_entities, free_scheds) = (Vec::new(), Vec::new());
+        Self { arena, scheds, free_entities, free_scheds, idle_guarantee }
+    }
+
+    /// Adds a group; groups are always best effort among their siblings.
+    pub(crate) fn add_group(&mut self, parent: Node, weight: Weight) -> Node {
+        let sched = match self.free_scheds.pop() {
+            Some(sched) => {
+                self.scheds[sched as usize] = Sched::NEW;
+                sched
+            }
+            None => {
+                self.scheds.push(Sched::NEW);
+                index_of_last(self.scheds.len())
+            }
+        };
+        self.add(parent, Class::BestEffort, weight, sched)
+    }
+
+    /// Adds a queue.
+    pub(crate) fn add_leaf(&mut self, parent: Node, class: Class, weight: Weight) -> Node {
+        self.add(parent, class, weight, NIL)
+    }
+
+    fn add(&mut self, parent: Node, class: Class, weight: Weight, sched: u32) -> Node {
+        assert!(!self.arena.at(parent).is_leaf(), "only groups have children");
+        let depth = self.arena.at(parent).depth.checked_add(1).expect("at most 255 levels");
+        let entity = Entity::new(parent, depth, class, weight.value(), sched);
+        if let Some(node) = self.free_entities.pop() {
+            *self.arena.at_mut(node) = entity;
+            return node;
+        }
+        self.arena.0.push(entity);
+        index_of_last(self.arena.0.len())
+    }
+
+    /// Removes an entity that neither waits nor is in service, and has no children.
+    pub(crate) fn remove(&mut self, node: Node) {
+        let place = self.arena.at(node).place;
+        assert!(
+            matches!(place, Place::Away | Place::Idle),
+            "what is removed has nothing to do any more"
+        );
+        if place == Place::Idle {
+            self.leave_idle(node);
+            let weight = u64::from(self.arena.at(node).weight);
+            self.tree_of(node).wsum -= weight;
+            self.arena.at_mut(node).place = Place::Away;
+        }
+        let sched = self.arena.at(node).sched;
+        if sched != NIL {
+            self.free_scheds.push(sched);
+        }
+        self.free_entities.push(node);
+    }
+
+    /// Asks for another weight; in force when the entity is next queued.
+    pub(crate) fn set_weight(&mut self, node: Node, weight: Weight) {
+        self.arena.at_mut(node).base = weight.value();
+    }
+
+    /// Asks for another raise; in force when the entity is next queued.
+    pub(crate) fn set_coeff(&mut self, node: Node, coeff: u16) {
+        self.arena.at_mut(node).new_coeff = coeff;
+    }
+
+    pub(crate) fn parent(&self, node: Node) -> Node {
+        self.arena.at(node).parent
+    }
+
+    pub(crate) fn service(&self, node: Node) -> u64 {
+        self.arena.at(node).service
+    }
+
+    pub(crate) fn budget(&self, node: Node) -> u64 {
+        self.arena.at(node).budget
+    }
+
+    pub(crate) fn total(&self, node: Node) -> u64 {
+        self.arena.at(node).total
+    }
+
+    /// Makes a leaf wait for service.
+    pub(crate) fn activate(&mut self, now: Nanos, leaf: Node, budget: u64, how: Return) {
+        let entity = self.arena.at(leaf);
+        if entity.class == Class::Idle {
+            // Groups are best effort, so this concerns leaves alone.
+            let sched = &mut self.scheds[self.arena.at(entity.parent).sched as usize];
+            if sched.trees[Class::Idle as usize].active.is_empty() {
+                sched.idle_due = now + self.idle_guarantee;
+            }
+        }
+        self.enter(leaf, budget, how);
+        self.child_changed(self.arena.at(leaf).parent, how);
+    }
+
+    /// Takes a leaf that is not in service out of the competition.
+    pub(crate) fn deactivate(&mut self, leaf: Node) {
+        self.leave_active(leaf);
+        self.retire(leaf);
+        self.child_changed(self.arena.at(leaf).parent, Return::Anew);
+    }
+
+    /// Gives a waiting leaf another budget; its start stays.
+    pub(crate) fn set_budget(&mut self, leaf: Node, budget: u64) {
+        debug_assert!(self.arena.at(leaf).place == Place::Active, "a slot's budget is fixed");
+        self.requeue(leaf, budget);
+        self.child_changed(self.arena.at(leaf).parent, Return::Anew);
+    }
+
+    /// Charges `cost` sectors to a leaf and all above it, of which `moved` were really moved.
+    #[inline]
+    pub(crate) fn serve(&mut self, leaf: Node, cost: u64, moved: u64) {
+        let mut node = leaf;
+        while node != ROOT {
+            let entity = self.arena.at_mut(node);
+            entity.service += cost;
+            entity.total += moved;
+            let (parent, class) = (entity.parent, entity.class);
+            let sched = self.arena.at(parent).sched;
+            let tree = &mut self.scheds[sched as usize].trees[class as usize];
+            tree.vtime = tree.vtime.after(cost, tree.wsum);
+            tree.forget(&mut self.arena);
+            node = parent;
+        }
+        self.arena.at_mut(ROOT).total += moved;
+    }
+
+    /// Raises the budget of the leaf in service to at least `budget`: a charge may exceed it.
+    pub(crate) fn extend_budget(&mut self, leaf: Node, budget: u64) {
+        let entity = self.arena.at_mut(leaf);
+        entity.budget = entity.budget.max(budget);
+    }
+
+    /// Sets the leaf that is next in service. Nobody may be in service.
+    pub(crate) fn select(&mut self, now: Nanos) -> Option<Node> {
+        let mut group = ROOT;
+        loop {
+            let sched = &mut self.scheds[self.arena.at(group).sched as usize];
+            assert!(sched.in_service == NIL, "one path is in service at a time");
+            let idle_class = Class::Idle as usize;
+            let is_due = now >= sched.idle_due && !sched.trees[idle_class].active.is_empty();
+            let found = if is_due {
+                sched.trees[idle_class].next(&self.arena)
+            } else {
+                sched.next(&self.arena)
+            };
+            let (vtime, node) = found?;
+            let class = self.arena.at(node).class;
+            if class == Class::Idle {
+                sched.idle_due = now + self.idle_guarantee;
+            }
+            let tree = &mut sched.trees[class as usize];
+            tree.vtime = vtime;
+            tree.active.remove(&mut self.arena, node);
+            tree.forget(&mut self.arena);
+            sched.in_service = node;
+            let entity = self.arena.at_mut(node);
+            entity.place = Place::InService;
+            if entity.is_leaf() {
+                return Some(node);
+            }
+            group = node;
+        }
+    }
+
+    /// Ends the slot of the leaf in service, which goes on waiting with a new budget or leaves.
+    pub(crate) fn expire(&mut self, leaf: Node, stays: Option<u64>) {
+        let (mut node, mut budget) = (leaf, stays);
+        loop {
+            let parent = self.arena.at(node).parent;
+            let sched = self.sched_of(parent);
+            assert!(sched.in_service == node, "the leaf in service expires");
+            sched.in_service = NIL;
+            match budget {
+                Some(budget) => {
+                    let entity = self.arena.at_mut(node);
+                    entity.start = entity.after(entity.service);
+                    entity.service = 0;
+                    self.queue(node, budget, None);
+                }
+                None => self.retire(node),
+            }
+            if parent == ROOT {
+                return;
+            }
+            node = parent;
+            budget = self.next_budget(node);
+        }
+    }
+
+    /// Puts weights asked for on the path in service in force at once, so that the slot in
+    /// progress is already stamped with them.
+    pub(crate) fn settle_weights(&mut self, leaf: Node) {
+        let mut node = leaf;
+        while node != ROOT {
+            if self.arena.at(node).place == Place::InService {
+                self.settle_weight(node);
+            }
+            node = self.arena.at(node).parent;
+        }
+    }
+
+    /// Returns whether `leaf`, were the leaf in service `holder` gone, would be served next, as
+    /// far as the two compete: from the level at which their paths part down to the leaf.
+    pub(crate) fn is_next(&self, leaf: Node, holder: Node) -> bool {
+        let (top, _) = self.rivals(leaf, holder);
+        let mut node = leaf;
+        loop {
+            let parent = self.arena.at(node).parent;
+            let sched = &self.scheds[self.arena.at(parent).sched as usize];
+            if sched.next(&self.arena).is_none_or(|(_, next)| next != node) {
+                return false;
+            }
+            if node == top {
+                return true;
+            }
+            node = parent;
+        }
+    }
+
+    /// Returns whether `leaf` has more right than `holder` at the level at which their paths part:
+    /// a better class or a larger weight, raises included.
+    pub(crate) fn outranks(&self, leaf: Node, holder: Node) -> bool {
+        let (one, other) = self.rivals(leaf, holder);
+        let (one, other) = (self.arena.at(one), self.arena.at(other));
+        one.class < other.class || (one.class == other.class && one.wanted() > other.wanted())
+    }
+
+    /// Returns whether the leaf in service, or a group above it, would still be more than
+    /// `tolerance` sectors behind its share if its slot ended now.
+    pub(crate) fn is_behind(&self, leaf: Node, tolerance: u64) -> bool {
+        let mut node = leaf;
+        while node != ROOT {
+            let entity = self.arena.at(node);
+            let sched = &self.scheds[self.arena.at(entity.parent).sched as usize];
+            let vtime = sched.trees[entity.class as usize].vtime;
+            if vtime.is_after(entity.after(entity.service + tolerance)) {
+                return true;
+            }
+            node = entity.parent;
+        }
+        false
+    }
+
+    /// Returns the two siblings in which the paths to two different leaves part.
+    fn rivals(&self, mut one: Node, mut other: Node) -> (Node, Node) {
+        while self.arena.at(one).parent != self.arena.at(other).parent {
+            if self.arena.at(one).depth >= self.arena.at(other).depth {
+                one = self.arena.at(one).parent;
+            } else {
+                other = self.arena.at(other).parent;
+            }
+        }
+        (one, other)
+    }
+
+    /// Repositions, activates or deactivates the groups from `group` upwards after the children of
+    /// `group` changed, as far as that changes anything. Groups in service wait for their slot's
+    /// end.
+    fn child_changed(&mut self, mut group: Node, how: Return) {
+        while group != ROOT {
+            let entity = self.arena.at(group);
+            let (place, parent) = (entity.place, entity.parent);
+            if place == Place::InService {
+                return;
+            }
+            match self.next_budget(group) {
+                Some(budget) if place == Place::Active => {
+                    let entity = self.arena.at(group);
+                    if entity.budget == budget && entity.weight == entity.wanted() {
+                        return;
+                    }
+                    self.requeue(group, budget);
+                }
+                Some(budget) => self.enter(group, budget, how),
+                None => {
+                    self.leave_active(group);
+                    self.retire(group);
+                }
+            }
+            group = parent;
+        }
+    }
+
+    /// Returns the budget of the child of `group` that would be served next.
+    fn next_budget(&self, group: Node) -> Option<u64> {
+        let sched = &self.scheds[self.arena.at(group).sched as usize];
+        sched.next(&self.arena).map(|(_, child)| self.arena.at(child).budget)
+    }
+
+    /// Lets an entity that is away or idle wait for service.
+    fn enter(&mut self, node: Node, budget: u64, how: Return) {
+        let vtime = self.tree_of(node).vtime;
+        let entity = self.arena.at(node);
+        let place = entity.place;
+        let (from, missed) = match how {
+            Return::Continued(memory) if vtime.is_after(entity.finish) => {
+                (entity.finish, Some(memory))
+            }
+            _ => (vtime, None),
+        };
+        if place == Place::Idle {
+            self.leave_idle(node);
+            let entity = self.arena.at_mut(node);
+            entity.start = from.max(entity.finish);
+        } else {
+            assert!(place == Place::Away, "what enters does not wait yet");
+            let entity = self.arena.at_mut(node);
+            entity.start = from;
+            let weight = u64::from(entity.weight);
+            self.tree_of(node).wsum += weight;
+        }
+        self.queue(node, budget, missed);
+    }
+
+    /// Moves a waiting entity to where a new budget or weight puts it.
+    fn requeue(&mut self, node: Node, budget: u64) {
+        self.leave_active(node);
+        self.queue(node, budget, None);
+    }
+
+    /// Inserts an entity whose start is known into the active tree. One that `missed` service gets
+    /// back no more than its budget, or the given number of sectors if that is more.
+    fn queue(&mut self, node: Node, budget: u64, missed: Option<u64>) {
+        let is_raised = self.settle_weight(node);
+        let vtime = self.tree_of(node).vtime;
+        let entity = self.arena.at_mut(node);
+        entity.budget = budget;
+        if is_raised {
+            entity.start = entity.start.min(vtime);
+        }
+        if let Some(memory) = missed {
+            let reach = entity.after(budget.max(memory));
+            if vtime.is_after(reach) {
+                // A raised queue keeps its edge: it is pushed by a fraction of the gap only.
+                let divisor = if entity.is_leaf() { u64::from(entity.coeff) } else { 1 };
+                entity.start = entity.start.plus(vtime.since(reach) / divisor);
+            }
+        }
+        entity.finish = entity.after(budget);
+        entity.place = Place::Active;
+        let (parent, class) = (entity.parent, entity.class);
+        let sched = &mut self.scheds[self.arena.at(parent).sched as usize];
+        sched.trees[class as usize].active.insert(&mut self.arena, node);
+    }
+
+    /// Takes an entity that is in no tree out of the competition, stamped with what it received.
+    fn retire(&mut self, node: Node) {
+        let entity = self.arena.at_mut(node);
+        entity.finish = entity.after(entity.service);
+        entity.service = 0;
+        let (finish, weight) = (entity.finish, u64::from(entity.weight));
+        let (parent, class) = (entity.parent, entity.class);
+        let tree = &mut self.scheds[self.arena.at(parent).sched as usize].trees[class as usize];
+        let place = if finish.is_after(tree.vtime) {
+            tree.idle.insert(&mut self.arena, node);
+            Place::Idle
+        } else {
+            tree.wsum -= weight;
+            Place::Away
+        };
+        self.arena.at_mut(node).place = place;
+    }
+
+    /// Puts the weight asked for in force, and returns whether that begins or strengthens a raise.
+    /// The entity counts and is in no tree.
+    fn settle_weight(&mut self, node: Node) -> bool {
+        let entity = self.arena.at_mut(node);
+        let (old, new) = (entity.weight, entity.wanted());
+        let is_raised = entity.new_coeff > entity.coeff;
+        entity.coeff = entity.new_coeff;
+        if old != new {
+            entity.weight = new;
+            let tree = self.tree_of(node);
+            tree.wsum = tree.wsum - u64::from(old) + u64::from(new);
+        }
+        is_raised
+    }
+
+    fn leave_active(&mut self, node: Node) {
+        let entity = self.arena.at(node);
+        debug_assert!(entity.place == Place::Active, "it waits");
+        let (parent, class) = (entity.parent, entity.class);
+        let sched = &mut self.scheds[self.arena.at(parent).sched as usize];
+        sched.trees[class as usize].active.remove(&mut self.arena, node);
+    }
+
+    fn leave_idle(&mut self, node: Node) {
+        let entity = self.arena.at(node);
+        let (parent, class) = (entity.parent, entity.class);
+        let sched = &mut self.scheds[self.arena.at(parent).sched as usize];
+        sched.trees[class as usize].idle.remove(&mut self.arena, node);
+    }
+
+    fn sched_of(&mut self, group: Node) -> &mut Sched {
+        let sched = self.arena.at(group).sched;
+        &mut self.scheds[sched as usize]
+    }
+
+    fn tree_of(&mut self, node: Node) -> &mut ServiceTree {
+        let entity = self.arena.at(node);
+        let (parent, class) = (entity.parent, entity.class);
+        &mut self.sched_of(parent).trees[class as usize]
+    }
+}
+
+/// Returns the index of the last of `len` elements.
+fn index_of_last(len: usize) -> u32 {
+    u32::try_from(len - 1).expect("fewer than 2^32 entities")
+}

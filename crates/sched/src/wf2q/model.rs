@@ -1,0 +1,262 @@
+//! The same competition, so naive that it is plainly right: no trees, linear searches, every sum
+//! taken anew.
+
+use alloc::vec::Vec;
+
+use super::{Place, ROOT, Return};
+use crate::{Class, Nanos};
+
+const SHIFT: u32 = 22;
+
+#[derive(Clone, Debug)]
+pub(super) struct Member {
+    pub(super) parent: usize,
+    pub(super) is_group: bool,
+    pub(super) class: Class,
+    pub(super) base: u64,
+    pub(super) coeff: u64,
+    pub(super) new_coeff: u64,
+    pub(super) weight: u64,
+    pub(super) start: u64,
+    pub(super) finish: u64,
+    pub(super) service: u64,
+    pub(super) budget: u64,
+    pub(super) place: Place,
+    /// When it entered its list: ties go to the earlier.
+    pub(super) order: u64,
+    /// Virtual times of the three classes of its children.
+    pub(super) vtime: [u64; 3],
+    pub(super) idle_due: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Model {
+    pub(super) members: Vec<Member>,
+    guarantee: u64,
+    orders: u64,
+}
+
+fn after(a: u64, b: u64) -> bool {
+    a.wrapping_sub(b).cast_signed() > 0
+}
+
+fn later(a: u64, b: u64) -> u64 {
+    if after(b, a) { b } else { a }
+}
+
+impl Model {
+    pub(super) fn new(guarantee: Nanos) -> Self {
+        let mut model = Self { members: Vec::new(), guarantee: guarantee.0, orders: 0 };
+        model.add(usize::MAX, true, Class::BestEffort, 100);
+        model
+    }
+
+    pub(super) fn add(&mut self, parent: usize, is_group: bool, class: Class, weight: u64) {
+        self.members.push(Member {
+            parent,
+            is_group,
+            class,
+            base: weight,
+            coeff: 1,
+            new_coeff: 1,
+            weight,
+            start: 0,
+            finish: 0,
+            service: 0,
+            budget: 0,
+            place: Place::Away,
+            order: 0,
+            vtime: [0; 3],
+            idle_due: 0,
+        });
+    }
+
+    fn vtime(&self, node: usize) -> u64 {
+        self.members[self.members[node].parent].vtime[self.members[node].class as usize]
+    }
+
+    fn siblings(&self, group: usize, class: Class, place: Place) -> impl Iterator<Item = usize> {
+        (0..self.members.len()).filter(move |&node| {
+            let member = &self.members[node];
+            member.parent == group && member.class == class && member.place == place
+        })
+    }
+
+    pub(super) fn wsum(&self, group: usize, class: Class) -> u64 {
+        let places = [Place::Active, Place::Idle, Place::InService];
+        let all = places.iter().flat_map(|&place| self.siblings(group, class, place));
+        all.map(|node| self.members[node].weight).sum()
+    }
+
+    /// Of `nodes` the one with the least finish, the one queued earliest if several have it.
+    fn first(&self, nodes: impl Iterator<Item = usize>) -> Option<usize> {
+        nodes.reduce(|best, node| {
+            let (a, b) = (&self.members[best], &self.members[node]);
+            let tie = a.finish == b.finish && b.order < a.order;
+            if after(a.finish, b.finish) || tie { node } else { best }
+        })
+    }
+
+    fn next_of(&self, group: usize, class: Class) -> Option<(u64, usize)> {
+        let waiting = || self.siblings(group, class, Place::Active);
+        let starts = waiting().map(|node| self.members[node].start);
+        let least = starts.reduce(|a, b| if after(a, b) { b } else { a })?;
+        let vtime = later(self.members[group].vtime[class as usize], least);
+        let eligible = waiting().filter(|&node| !after(self.members[node].start, vtime));
+        Some((vtime, self.first(eligible)?))
+    }
+
+    fn next(&self, group: usize) -> Option<(u64, usize)> {
+        let classes = [Class::RealTime, Class::BestEffort, Class::Idle];
+        classes.iter().find_map(|&class| self.next_of(group, class))
+    }
+
+    fn forget(&mut self, group: usize, class: Class) {
+        if let Some(first) = self.first(self.siblings(group, class, Place::Idle))
+            && !after(self.members[first].finish, self.members[group].vtime[class as usize])
+        {
+            self.members[first].place = Place::Away;
+        }
+    }
+
+    fn queue(&mut self, node: usize, budget: u64, missed: Option<u64>) {
+        let vtime = self.vtime(node);
+        let member = &mut self.members[node];
+        let weight = member.base * member.new_coeff;
+        if member.new_coeff > member.coeff && after(member.start, vtime) {
+            member.start = vtime;
+        }
+        member.weight = weight;
+        member.coeff = member.new_coeff;
+        member.budget = budget;
+        if let Some(memory) = missed {
+            let reach = member.start.wrapping_add((budget.max(memory) << SHIFT) / weight);
+            if after(vtime, reach) {
+                let divisor = if member.is_group { 1 } else { member.coeff };
+                member.start = member.start.wrapping_add(vtime.wrapping_sub(reach) / divisor);
+            }
+        }
+        member.finish = member.start.wrapping_add((budget << SHIFT) / weight);
+        member.place = Place::Active;
+        self.orders += 1;
+        member.order = self.orders;
+    }
+
+    fn enter(&mut self, node: usize, budget: u64, how: Return) {
+        let vtime = self.vtime(node);
+        let member = &mut self.members[node];
+        let (from, missed) = match how {
+            Return::Continued(memory) if after(vtime, member.finish) => {
+                (member.finish, Some(memory))
+            }
+            _ => (vtime, None),
+        };
+        let is_idle = member.place == Place::Idle;
+        member.start = if is_idle { later(from, member.finish) } else { from };
+        member.place = Place::Away;
+        self.queue(node, budget, missed);
+    }
+
+    fn retire(&mut self, node: usize) {
+        let vtime = self.vtime(node);
+        self.orders += 1;
+        let member = &mut self.members[node];
+        member.finish = member.start.wrapping_add((member.service << SHIFT) / member.weight);
+        member.service = 0;
+        member.order = self.orders;
+        member.place = if after(member.finish, vtime) { Place::Idle } else { Place::Away };
+    }
+
+    fn climb(&mut self, mut group: usize, how: Return) {
+        while group != ROOT as usize && self.members[group].place != Place::InService {
+            let budget = self.next(group).map(|(_, child)| self.members[child].budget);
+            let member = &self.members[group];
+            match budget {
+                Some(budget) if member.place == Place::Active => {
+                    let weight = member.base * member.new_coeff;
+                    if member.budget == budget && member.weight == weight {
+                        return;
+                    }
+                    self.members[group].place = Place::Away;
+                    self.queue(group, budget, None);
+                }
+                Some(budget) => self.enter(group, budget, how),
+                None => self.retire(group),
+            }
+            group = self.members[group].parent;
+        }
+    }
+
+    pub(super) fn activate(&mut self, now: Nanos, leaf: usize, budget: u64, how: Return) {
+        let Member { parent, class, .. } = self.members[leaf];
+        if class == Class::Idle && self.siblings(parent, class, Place::Active).next().is_none() {
+            self.members[parent].idle_due = now.0 + self.guarantee;
+        }
+        self.enter(leaf, budget, how);
+        self.climb(self.members[leaf].parent, how);
+    }
+
+    pub(super) fn deactivate(&mut self, leaf: usize) {
+        self.retire(leaf);
+        self.climb(self.members[leaf].parent, Return::Anew);
+    }
+
+    pub(super) fn set_budget(&mut self, leaf: usize, budget: u64) {
+        self.members[leaf].place = Place::Away;
+        self.queue(leaf, budget, None);
+        self.climb(self.members[leaf].parent, Return::Anew);
+    }
+
+    pub(super) fn serve(&mut self, leaf: usize, cost: u64) {
+        let mut node = leaf;
+        while node != ROOT as usize {
+            let Member { parent, class, .. } = self.members[node];
+            self.members[node].service += cost;
+            let step = (cost << SHIFT) / self.wsum(parent, class);
+            let vtime = &mut self.members[parent].vtime[class as usize];
+            *vtime = vtime.wrapping_add(step);
+            self.forget(parent, class);
+            node = parent;
+        }
+    }
+
+    pub(super) fn select(&mut self, now: Nanos) -> Option<usize> {
+        let mut group = ROOT as usize;
+        loop {
+            let due = now.0 >= self.members[group].idle_due;
+            let idle = self.next_of(group, Class::Idle).filter(|_| due);
+            let (vtime, node) = idle.or_else(|| self.next(group))?;
+            let class = self.members[node].class;
+            if class == Class::Idle {
+                self.members[group].idle_due = now.0 + self.guarantee;
+            }
+            self.members[group].vtime[class as usize] = vtime;
+            self.members[node].place = Place::InService;
+            self.forget(group, class);
+            if !self.members[node].is_group {
+                return Some(node);
+            }
+            group = node;
+        }
+    }
+
+    pub(super) fn expire(&mut self, leaf: usize, stays: Option<u64>) {
+        let (mut node, mut budget) = (leaf, stays);
+        while node != ROOT as usize {
+            if let Some(budget) = budget {
+                let member = &mut self.members[node];
+                let step = (member.service << SHIFT) / member.weight;
+                member.start = member.start.wrapping_add(step);
+                member.service = 0;
+                member.place = Place::Away;
+                self.queue(node, budget, None);
+            } else {
+                self.retire(node);
+            }
+            node = self.members[node].parent;
+            if node != ROOT as usize {
+                budget = self.next(node).map(|(_, child)| self.members[child].budget);
+            }
+        }
+    }
+}
