@@ -244,6 +244,29 @@ impl Drop for Server {
     }
 }
 
+/// Builds the `evenkeel` program of this workspace as the calling test was built, and returns it.
+///
+/// Cargo builds programs of the test's own package only; a stale one would be worse than none.
+///
+/// # Errors
+///
+/// If this is not a test run by cargo, or the build fails.
+pub fn build_evenkeel() -> anyhow::Result<PathBuf> {
+    let test = std::env::current_exe()?;
+    let profile = test.ancestors().nth(2).context("not run by cargo")?;
+    let target = profile.parent().context("not run by cargo")?;
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut build = Command::new(cargo);
+    build.args(["build", "--quiet", "--package", "evenkeel", "--bin", "evenkeel"]);
+    build.arg("--target-dir").arg(target);
+    if profile.ends_with("release") {
+        build.arg("--release");
+    }
+    let built = build.status().context("cannot start cargo")?;
+    anyhow::ensure!(built.success(), "the evenkeel program cannot be built");
+    Ok(profile.join("evenkeel"))
+}
+
 fn spawn(binary: &Path, arguments: &[String], log: &Path) -> anyhow::Result<Child> {
     let file = File::options().create(true).append(true).open(log)?;
     Command::new(binary)

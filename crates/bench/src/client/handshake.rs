@@ -100,6 +100,7 @@ impl Client {
         let whom = longs(&[number.into()]);
         channel.tell(message::SET_VRING_KICK, &whom, &[vring.kick_fd()])?;
         channel.tell(message::SET_VRING_CALL, &whom, &[self.call.as_fd()])?;
+        channel.tell(message::SET_VRING_ERR, &whom, &[self.err.as_fd()])?;
         channel.tell(message::SET_VRING_ENABLE, &words(&[number, 1]), &[])
     }
 

@@ -217,6 +217,7 @@ pub fn drive(loaders: &mut [Loader], duration: Duration) -> io::Result<Duration>
         let patience = Duration::from_secs(60);
         match wait_for(loaders, patience)?.0 {
             Wake::Answers => {}
+            Wake::Broken => return Err(io::ErrorKind::InvalidData.into()),
             Wake::Gone => return Err(io::ErrorKind::ConnectionReset.into()),
             Wake::Timeout => return Err(io::ErrorKind::TimedOut.into()),
         }

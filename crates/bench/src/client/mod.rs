@@ -68,6 +68,7 @@ pub struct Client {
     memory: Rc<Memory>,
     vrings: Vec<Vring>,
     call: OwnedFd,
+    err: OwnedFd,
     inflight: Option<Inflight>,
     offer: Offer,
     next_vring: usize,
@@ -102,6 +103,7 @@ impl Client {
             memory,
             vrings,
             call: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            err: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             inflight: None,
             offer: Offer::default(),
             next_vring: 0,
@@ -200,6 +202,7 @@ impl Client {
             }
             match self.wait(self.options.patience)? {
                 Wake::Answers => {}
+                Wake::Broken => return Err(io::ErrorKind::InvalidData.into()),
                 Wake::Gone => return Err(io::ErrorKind::ConnectionReset.into()),
                 Wake::Timeout => return Err(io::ErrorKind::TimedOut.into()),
             }
@@ -264,6 +267,12 @@ impl Client {
     #[must_use]
     pub fn inflight_fd(&self) -> Option<BorrowedFd<'_>> {
         self.inflight.as_ref().map(|inflight| inflight.fd.as_fd())
+    }
+
+    /// Returns the kick descriptor of a vring.
+    #[must_use]
+    pub fn kick_fd(&self, vring: u16) -> BorrowedFd<'_> {
+        self.vrings[usize::from(vring)].kick_fd()
     }
 
     /// Returns a vring to be abused.

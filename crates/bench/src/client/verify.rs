@@ -154,7 +154,7 @@ impl Verifier {
                 match client.wait(PATIENCE).map_err(Corruption::Socket)? {
                     Wake::Answers => {}
                     Wake::Gone => return Ok(Wake::Gone),
-                    Wake::Timeout => return Err(lost(client)),
+                    Wake::Broken | Wake::Timeout => return Err(lost(client)),
                 }
             }
         }

@@ -301,11 +301,7 @@ impl Vring {
         if usize::from(ready) > self.outstanding() {
             return Err(RingFault::Jump { from: self.last_used, to: index });
         }
-        let mut element = [0; 8];
-        let at = self.layout.used + 4 + 8 * usize::from(self.last_used % self.size);
-        self.memory.read(at, &mut element);
-        let head = u32::from_le_bytes(element[..4].try_into().expect("four bytes"));
-        let written = u32::from_le_bytes(element[4..].try_into().expect("four bytes"));
+        let (head, written) = self.used_element(self.last_used);
         self.last_used = self.last_used.wrapping_add(1);
         let fault = RingFault::NotInFlight { head };
         let slot = self.slot_of(head).ok_or(fault)?;
@@ -321,6 +317,17 @@ impl Vring {
     #[must_use]
     pub fn used_index(&self) -> u16 {
         self.memory.load_u16(self.layout.used + 2, Ordering::Acquire)
+    }
+
+    /// Returns the used element at `index`: head and length, without taking it.
+    #[must_use]
+    pub fn used_element(&self, index: u16) -> (u32, u32) {
+        let mut element = [0; 8];
+        self.memory.read(self.layout.used + 4 + 8 * usize::from(index % self.size), &mut element);
+        let [head, len] = [0, 4].map(|at: usize| {
+            u32::from_le_bytes(element[at..at + 4].try_into().expect("four bytes"))
+        });
+        (head, len)
     }
 
     /// Asks for an interrupt at the next answer; `true` if one has come already.

@@ -1,6 +1,7 @@
 //! One place to wait for any number of clients.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -12,6 +13,8 @@ use super::Client;
 pub enum Wake {
     /// There may be answers.
     Answers,
+    /// The server stopped a vring whose driver broke the rules, and said so.
+    Broken,
     /// The server closed the connection.
     Gone,
     /// Nothing happened in time.
@@ -32,6 +35,7 @@ where
     C: AsMut<Client> + AsRef<Client>,
 {
     const CLIENTS_MAX: usize = 16;
+    const FDS: usize = 3;
     assert!(clients.len() <= CLIENTS_MAX, "one thread drives at most {CLIENTS_MAX} clients");
     for (index, client) in clients.iter_mut().enumerate() {
         if client.as_mut().arm() {
@@ -39,31 +43,41 @@ where
         }
     }
     let stand_in = clients[0].as_ref().channel.socket();
-    let mut fds: [PollFd<'_>; 2 * CLIENTS_MAX] =
+    let mut fds: [PollFd<'_>; FDS * CLIENTS_MAX] =
         std::array::from_fn(|_slot| PollFd::from_borrowed_fd(stand_in, PollFlags::empty()));
-    for (pair, client) in fds.chunks_mut(2).zip(clients.iter()) {
+    for (three, client) in fds.chunks_mut(FDS).zip(clients.iter()) {
         let client = client.as_ref();
-        pair[0] = PollFd::new(&client.call, PollFlags::IN);
-        pair[1] = PollFd::from_borrowed_fd(client.channel.socket(), PollFlags::IN);
+        three[0] = PollFd::new(&client.call, PollFlags::IN);
+        three[1] = PollFd::new(&client.err, PollFlags::IN);
+        three[2] = PollFd::from_borrowed_fd(client.channel.socket(), PollFlags::IN);
     }
     let timeout = Timespec::try_from(timeout).expect("timeouts are short");
-    match poll(&mut fds[..2 * clients.len()], Some(&timeout)) {
+    match poll(&mut fds[..FDS * clients.len()], Some(&timeout)) {
         Ok(0) => return Ok((Wake::Timeout, 0)),
         Ok(_) => {}
         Err(rustix::io::Errno::INTR) => return Ok((Wake::Answers, 0)),
         Err(error) => return Err(error.into()),
     }
-    let mut gone = None;
-    for (index, pair) in fds.chunks(2).take(clients.len()).enumerate() {
-        if !pair[0].revents().is_empty() {
-            let mut count = [0; 8];
-            // Somebody else may have read it meanwhile; the answers are in the ring anyway.
-            let _empty = rustix::io::read(&clients[index].as_ref().call, &mut count);
+    let mut other = None;
+    for (index, three) in fds.chunks(FDS).take(clients.len()).enumerate() {
+        if !three[0].revents().is_empty() {
+            drain(&clients[index].as_ref().call);
             return Ok((Wake::Answers, index));
         }
-        if !pair[1].revents().is_empty() {
-            gone = gone.or(Some(index));
+        if !three[1].revents().is_empty() {
+            drain(&clients[index].as_ref().err);
+            return Ok((Wake::Broken, index));
+        }
+        if !three[2].revents().is_empty() {
+            other = other.or(Some((Wake::Gone, index)));
         }
     }
-    Ok(gone.map_or((Wake::Timeout, 0), |index| (Wake::Gone, index)))
+    Ok(other.unwrap_or((Wake::Timeout, 0)))
+}
+
+/// Sets an eventfd back to zero.
+fn drain(eventfd: &OwnedFd) {
+    let mut count = [0; 8];
+    // Somebody else may have read it meanwhile; what it announced is there anyway.
+    let _empty = rustix::io::read(eventfd, &mut count);
 }
