@@ -1,8 +1,10 @@
 //! Benchmarks and the guest lab: workloads, start-up measurement, statistics, reports.
 
 pub mod client;
+pub mod demo;
 pub mod lab;
 pub mod process;
 pub mod rate;
+pub mod sched;
 pub mod shares;
 pub mod stats;

@@ -149,7 +149,7 @@ fn unfinished(path: &Path) -> PathBuf {
 }
 
 /// Finds a program on the search path or where only root's path looks.
-pub(super) fn find_program(name: &str) -> Result<PathBuf> {
+pub(crate) fn find_program(name: &str) -> Result<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
     path.split(':')
         .chain(["/usr/sbin", "/sbin", "/usr/bin", "/bin"])

@@ -34,6 +34,7 @@ pub use self::channel::Output;
 pub use self::evenkeel::{Daemon, Evenkeel};
 pub use self::guest::{Guest, GuestBuilder, Job, kvm_works};
 use self::initramfs::Boot;
+pub(crate) use self::initramfs::find_program;
 
 /// A directory with a kernel and an initial RAM file system from which guests boot.
 #[derive(Clone, Debug)]

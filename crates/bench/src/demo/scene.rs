@@ -1,0 +1,219 @@
+//! The scene on which each scheduler plays: one daemon, two guests, readers, and the starts.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::images::Images;
+use super::progress::Progress;
+use super::report::{Row, Run};
+use crate::lab::{Daemon, Evenkeel, Guest, Job, Lab};
+
+/// The daemon and its guests. The guests stay up while the daemon changes its scheduler by a
+/// restart: they reconnect, as they would after an update.
+#[derive(Debug)]
+pub(super) struct Scene {
+    daemon: Daemon,
+    scheduler: String,
+    a: Guest,
+    b: Guest,
+}
+
+impl Scene {
+    pub(super) fn open(
+        lab: &Lab,
+        images: &Images,
+        model: &str,
+        scheduler: &str,
+        progress: &Progress,
+    ) -> Result<Self> {
+        progress.step("starting the daemon and two guests");
+        let mut setup = Evenkeel::new()?.disk("a", &images.a).disk("b", &images.b);
+        for arg in arguments(scheduler, model) {
+            setup = setup.arg(arg);
+        }
+        let daemon = setup.serve()?;
+        let a = lab.guest().name("a").cpus(2).disk(daemon.socket("a"), 2).start()?;
+        let b = lab.guest().name("b").cpus(1).disk(daemon.socket("b"), 1).start()?;
+        for guest in [&a, &b] {
+            guest.ready()?;
+            // Read-only, so that no journal and no access times disturb what is measured.
+            // Scheduler none: what the guest asks for first reaches the host first.
+            guest.check(
+                "echo none >/sys/block/vda/queue/scheduler && mount -o ro,noload /dev/vda /mnt",
+            )?;
+        }
+        Ok(Self { daemon, scheduler: scheduler.to_owned(), a, b })
+    }
+
+    /// Changes the scheduler, if it is another one, by a restart of the daemon.
+    pub(super) fn switch(
+        &mut self,
+        scheduler: &str,
+        model: &str,
+        progress: &Progress,
+    ) -> Result<()> {
+        if scheduler == self.scheduler {
+            return Ok(());
+        }
+        progress.step(&format!("{scheduler}: restarting the daemon, guests reconnect"));
+        self.daemon.stop()?;
+        self.daemon.set_args(&arguments(scheduler, model).each_ref().map(String::as_str));
+        self.daemon.start()?;
+        scheduler.clone_into(&mut self.scheduler);
+        for guest in [&self.a, &self.b] {
+            // Returns only when the disk answers again.
+            guest.check("echo 3 >/proc/sys/vm/drop_caches; ls -R /mnt/big >/dev/null")?;
+        }
+        Ok(())
+    }
+
+    /// Plays the whole scene with the scheduler that is on.
+    pub(super) fn measure(
+        &mut self,
+        scheduler: &str,
+        starts: u32,
+        progress: &Progress,
+    ) -> Result<Row> {
+        let mut idle = Vec::new();
+        for number in 1..=starts {
+            let (run, took) = self.start_application()?;
+            progress.idle_done(took);
+            progress.step(&format!("{scheduler}: idle disk, start {number} of {starts}: {run}"));
+            idle.push(run);
+        }
+        let readers = self.start_readers()?;
+        progress.step(&format!("{scheduler}: readers at work, waiting until they are settled"));
+        self.warm_up(scheduler == "bfq")?;
+        progress.warmed_up();
+        let mut loaded = Vec::new();
+        for number in 1..=starts {
+            // Two failures in a row tell enough, and a third would cost another minute.
+            let hopeless = loaded.len() >= 2 && loaded.iter().rev().take(2).all(Run::failed);
+            let (run, took) =
+                if hopeless { (Run::Skipped, Duration::ZERO) } else { self.start_application()? };
+            progress.loaded_done(took);
+            progress.step(&format!("{scheduler}: under load, start {number} of {starts}: {run}"));
+            loaded.push(run);
+        }
+        let rates = self.stop_readers(readers)?;
+        Ok(Row::new(scheduler, &idle, &loaded, rates))
+    }
+
+    pub(super) fn close(mut self) -> Result<()> {
+        for guest in [self.a, self.b] {
+            guest.check("umount /mnt")?;
+            guest.poweroff()?;
+        }
+        self.daemon.stop()
+    }
+
+    /// Starts the application once with cold caches; returns how long that took, and the whole.
+    fn start_application(&self) -> Result<(Run, Duration)> {
+        let began = Instant::now();
+        thread::sleep(PAUSE);
+        // The other guest's readers shall find nothing in its cache either.
+        self.b.check("echo 3 >/proc/sys/vm/drop_caches")?;
+        let script = format!(
+            "echo 3 >/proc/sys/vm/drop_caches; ionice -c2 -n0 \
+             guest launch {} /mnt/app/bin/app app /mnt/app",
+            LIMIT.as_secs()
+        );
+        let limit = LIMIT + Duration::from_secs(30);
+        let output = self.a.spawn(&script)?.wait(limit)?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let text = output.text();
+        let run = match text.parse::<u64>() {
+            Ok(nanos) => Run::Took(Duration::from_nanos(nanos)),
+            Err(_) if text == "timeout" => Run::TimedOut,
+            Err(_) => bail!("the application did not start: {text} {errors}"),
+        };
+        Ok((run, began.elapsed()))
+    }
+
+    fn start_readers(&self) -> Result<Vec<(Job<'_>, Kind)>> {
+        self.a.check("rm -f /tmp/stop")?;
+        self.b.check("rm -f /tmp/stop")?;
+        let mut readers = Vec::new();
+        for (guest, kind, script) in [
+            (&self.a, Kind::Sequential, "guest read-sequential /mnt/big/0 /tmp/stop"),
+            (&self.a, Kind::Random, "guest read-random /mnt/big/0 /tmp/stop 11"),
+            (&self.b, Kind::Sequential, "guest read-sequential /mnt/big/0 /tmp/stop"),
+            (&self.b, Kind::Sequential, "guest read-sequential /mnt/big/1 /tmp/stop"),
+            (&self.b, Kind::Random, "guest read-random /mnt/big/1 /tmp/stop 13"),
+        ] {
+            readers.push((guest.spawn(script)?, kind));
+        }
+        Ok(readers)
+    }
+
+    /// Waits until the readers no longer count as freshly started programs.
+    ///
+    /// BFQ raises whatever begins to read after a silence, readers too, for up to 25 s. Measuring
+    /// in that time would compare the application with programs that also seem to be starting.
+    fn warm_up(&self, raises: bool) -> Result<()> {
+        thread::sleep(SETTLE);
+        let end = Instant::now() + LONGEST_RAISE;
+        while raises && Instant::now() < end {
+            let status = self.daemon.status()?;
+            let disks = status.pointer("/pools/0/disks").and_then(|disks| disks.as_array());
+            let disks = disks.context("no disks in the daemon's status")?;
+            if !disks.iter().any(|disk| disk["raised"] == true) {
+                break;
+            }
+            thread::sleep(Duration::from_millis(500));
+        }
+        Ok(())
+    }
+
+    /// Stops the readers; returns the rates of the sequential and of the random ones, summed.
+    fn stop_readers(&self, readers: Vec<(Job<'_>, Kind)>) -> Result<Rates> {
+        self.a.check("touch /tmp/stop")?;
+        self.b.check("touch /tmp/stop")?;
+        let mut rates = Rates::default();
+        for (job, kind) in readers {
+            let output = job.wait(LIMIT)?;
+            let text = output.text();
+            let figures: Option<(f64, f64)> = text
+                .split_once(' ')
+                .and_then(|(bytes, nanos)| Some((bytes.parse().ok()?, nanos.parse().ok()?)));
+            let (bytes, nanos) = figures.with_context(|| {
+                format!("a reader said {text:?} {}", String::from_utf8_lossy(&output.stderr))
+            })?;
+            // Bytes per nanosecond are gigabytes per second.
+            match kind {
+                Kind::Sequential => rates.sequential_mb_s += bytes / nanos * 1e3,
+                Kind::Random => rates.random_mb_s += bytes / nanos * 1e3,
+            }
+        }
+        Ok(rates)
+    }
+}
+
+/// What the readers got, in megabytes (10^6) per second.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rates {
+    pub(super) sequential_mb_s: f64,
+    pub(super) random_mb_s: f64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Sequential,
+    Random,
+}
+
+fn arguments(scheduler: &str, model: &str) -> [String; 2] {
+    [format!("--scheduler={scheduler}"), format!("--model={model}")]
+}
+
+/// A start that takes longer has failed.
+pub(super) const LIMIT: Duration = Duration::from_secs(60);
+/// Between two starts. BFQ takes a queue for freshly started only after 2 s of silence; so does a
+/// user who starts a program, looks at it, and starts the next.
+const PAUSE: Duration = Duration::from_millis(2_200);
+/// Enough for every reader to be in full swing.
+const SETTLE: Duration = Duration::from_secs(3);
+/// The longest time for which BFQ raises a queue as interactive.
+const LONGEST_RAISE: Duration = Duration::from_secs(26);
