@@ -11,7 +11,8 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use serde::Serialize;
 
-use crate::client::load::{Loader, Shape, drive};
+use crate::client::IoOp;
+use crate::client::load::{Loader, Pattern, Shape, drive};
 use crate::process::{DiskSpec, PoolSpec, Server};
 use crate::rate::{count, fill_image};
 
@@ -48,6 +49,43 @@ pub struct SharesOptions {
     pub duration: Duration,
     /// Whether another disk comes and goes.
     pub visitor: bool,
+}
+
+impl SharesOptions {
+    /// Returns the standard measurement on one device: weights 100 and 300, random reads of 4 KiB
+    /// and sequential ones of 128 KiB, 30 s each, no visitor.
+    ///
+    /// Raising is off: it ends at another moment for each queue, and this is about weights.
+    #[must_use]
+    pub fn new(evenkeel: PathBuf, dir: PathBuf, model: Option<String>) -> Self {
+        // Sparse behind a model, where only distances count; written in full on a real disk.
+        let image_bytes = if model.is_some() { 8 << 30 } else { 1 << 30 };
+        Self {
+            evenkeel,
+            dir,
+            scheduler: "bfq".to_owned(),
+            model,
+            low_latency: Some(false),
+            weights: vec![100, 300],
+            loads: vec![random(IoOp::Read), sequential(IoOp::Read)],
+            image_bytes,
+            warm_up: Duration::from_secs(2),
+            duration: Duration::from_secs(30),
+            visitor: false,
+        }
+    }
+}
+
+/// Returns random requests of 4 KiB, 16 in flight.
+#[must_use]
+pub fn random(op: IoOp) -> Shape {
+    Shape { op, pattern: Pattern::Random, block_bytes: 4096, depth: 16 }
+}
+
+/// Returns sequential requests of 128 KiB, 4 in flight.
+#[must_use]
+pub fn sequential(op: IoOp) -> Shape {
+    Shape { op, pattern: Pattern::Sequential, block_bytes: 128 << 10, depth: 4 }
 }
 
 /// What one disk received.
@@ -124,6 +162,34 @@ pub fn run(
         let outcome =
             measure(options, *load).with_context(|| format!("{device}: {pattern} {op}s"))?;
         report.rows.extend(rows(options, *load, &outcome));
+    }
+    Ok(report)
+}
+
+/// Measures the standard loads on a modelled hard disk, a modelled solid-state disk and the real
+/// disk below `dir`, then once more with a visitor: about five minutes.
+///
+/// # Errors
+///
+/// As [`run`].
+pub fn run_standard(
+    evenkeel: &Path,
+    dir: &Path,
+    progress: &mut dyn FnMut(&str),
+) -> anyhow::Result<SharesReport> {
+    let mut report = SharesReport::default();
+    for (model, visitor) in [
+        (Some("hdd"), false),
+        (Some("ssd"), false),
+        (None, false),
+        (Some("ssd"), true),
+        (None, true),
+    ] {
+        let dir = dir.join(format!("shares-{}", model.unwrap_or("real")));
+        let model = model.map(str::to_owned);
+        let mut options = SharesOptions::new(evenkeel.to_owned(), dir, model);
+        options.visitor = visitor;
+        report.rows.extend(run(&options, progress)?.rows);
     }
     Ok(report)
 }
