@@ -27,6 +27,17 @@ pub(crate) const NIL: u32 = u32::MAX;
 const LEFT: usize = 0;
 const RIGHT: usize = 1;
 
+/// The node is in no tree.
+const OUTSIDE: u8 = 0;
+/// Both subtrees are equally high.
+const EVEN: u8 = 2;
+
+/// Returns how a node leans whose subtree on `side` is one level higher than the other.
+#[inline]
+const fn towards(side: usize) -> u8 {
+    if side == LEFT { 1 } else { 3 }
+}
+
 /// What a tree keeps in each of its nodes; 16 bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Links {
@@ -34,8 +45,9 @@ pub(crate) struct Links {
     /// The subtrees before and behind this node; an array, so that a search picks one without a
     /// branch that the processor would have to guess.
     children: [u32; 2],
-    /// Height of the subtree, 1 for a leaf, 0 for a node that is in no tree.
-    height: u8,
+    /// [`OUTSIDE`], or which subtree is the higher one. Not heights: to keep those true, every
+    /// change would have to look at the siblings of the way, which lie in other cache lines.
+    lean: u8,
 }
 
 impl Default for Links {
@@ -46,12 +58,12 @@ impl Default for Links {
 
 impl Links {
     /// The links of a node that is in no tree.
-    pub(crate) const DETACHED: Self = Self { parent: NIL, children: [NIL; 2], height: 0 };
+    pub(crate) const DETACHED: Self = Self { parent: NIL, children: [NIL; 2], lean: OUTSIDE };
 
     /// Returns whether the node is in a tree.
     #[inline]
     pub(crate) const fn is_linked(&self) -> bool {
-        self.height != 0
+        self.lean != OUTSIDE
     }
 
     /// Returns the child that comes earlier in the order.
@@ -164,16 +176,16 @@ impl Tree {
         // Of two neighbours one lies below the other and has no child on the side of the gap.
         let hangs_below = gap.below != NIL && nodes.links(gap.below).children[RIGHT] == NIL;
         let (parent, side) = if hangs_below { (gap.below, RIGHT) } else { (gap.above, LEFT) };
-        *nodes.links_mut(index) = Links { parent, children: [NIL; 2], height: 1 };
+        *nodes.links_mut(index) = Links { parent, children: [NIL; 2], lean: EVEN };
+        if N::AUGMENTED {
+            nodes.refresh(index);
+        }
         if parent == NIL {
             self.root = index;
         } else {
             nodes.links_mut(parent).children[side] = index;
+            self.mend_grown(nodes, parent, side);
         }
-        if N::AUGMENTED {
-            nodes.refresh(index);
-        }
-        self.mend(nodes, parent);
     }
 
     /// Takes node `index` out.
@@ -184,20 +196,21 @@ impl Tree {
     pub(crate) fn remove<N: Nodes + ?Sized>(&mut self, nodes: &mut N, index: u32) {
         let gone = *nodes.links(index);
         assert!(gone.is_linked(), "a node leaves the tree that it is in");
-        let lowest_changed;
         let [left, right] = gone.children;
+        // Where the tree became lower: below this node, on this side.
+        let (lowest, side);
         if left == NIL || right == NIL {
             let child = if left == NIL { right } else { left };
-            self.replace_child(nodes, gone.parent, index, child);
-            lowest_changed = gone.parent;
+            side = self.replace_child(nodes, gone.parent, index, child);
+            lowest = gone.parent;
         } else {
             // The successor has no left child; it takes the place of the node that goes.
             let heir = outermost(nodes, right, LEFT);
             let old = *nodes.links(heir);
             if old.parent == index {
-                lowest_changed = heir;
+                (lowest, side) = (heir, RIGHT);
             } else {
-                lowest_changed = old.parent;
+                (lowest, side) = (old.parent, LEFT);
                 self.replace_child(nodes, old.parent, heir, old.children[RIGHT]);
                 nodes.links_mut(right).parent = heir;
                 nodes.links_mut(heir).children[RIGHT] = right;
@@ -205,11 +218,11 @@ impl Tree {
             nodes.links_mut(left).parent = heir;
             let links = nodes.links_mut(heir);
             links.children[LEFT] = left;
-            links.height = gone.height;
+            links.lean = gone.lean;
             self.replace_child(nodes, gone.parent, index, heir);
         }
         *nodes.links_mut(index) = Links::DETACHED;
-        self.mend(nodes, lowest_changed);
+        self.mend_shrunk(nodes, lowest, side);
     }
 
     /// Returns the first node in the order.
@@ -267,57 +280,106 @@ impl Tree {
     pub(crate) fn check<N: Nodes + ?Sized>(&self, nodes: &N) -> u32 {
         let Some(root) = self.root() else { return 0 };
         assert_eq!(nodes.links(root).parent, NIL, "the root has no parent");
-        let mut count = 0;
+        checked_height(nodes, root);
+        let mut count = 1;
         let mut at = self.first(nodes);
         while let Some(index) = at {
-            count += 1;
-            let links = nodes.links(index);
-            for child in links.children.into_iter().filter(|&child| child != NIL) {
-                assert_eq!(nodes.links(child).parent, index, "a child knows its parent");
-            }
-            let [left, right] = links.children.map(|child| height(nodes, child));
-            assert!(left.abs_diff(right) <= 1, "no side hangs two levels lower");
-            assert_eq!(links.height, 1 + left.max(right), "heights are up to date");
             at = successor(nodes, index);
+            count += u32::from(at.is_some());
             assert!(at.is_none_or(|next| !nodes.before(next, index)), "nodes are in order");
         }
         count
     }
 
-    /// Restores heights, balance and values about subtrees from `at` upwards.
+    /// Restores balance and values about subtrees after the subtree of `at` on `side` grew by
+    /// one level.
     #[inline]
-    fn mend<N: Nodes + ?Sized>(&mut self, nodes: &mut N, mut at: u32) {
-        while at != NIL {
-            let height_before = nodes.links(at).height;
-            let top = self.balance(nodes, at);
-            let links = nodes.links(top);
-            if !N::AUGMENTED && links.height == height_before {
+    fn mend_grown<N: Nodes + ?Sized>(&mut self, nodes: &mut N, mut at: u32, mut side: usize) {
+        loop {
+            let links = nodes.links_mut(at);
+            let parent = links.parent;
+            if links.lean == towards(side) {
+                self.lift(nodes, at, side);
+                at = parent;
+                break;
+            }
+            if links.lean != EVEN {
+                links.lean = EVEN;
+                break;
+            }
+            links.lean = towards(side);
+            if N::AUGMENTED {
+                nodes.refresh(at);
+            }
+            if parent == NIL {
                 return;
             }
-            at = links.parent;
+            side = side_of(nodes, parent, at);
+            at = parent;
+        }
+        if N::AUGMENTED {
+            self.refresh_up(nodes, at);
         }
     }
 
-    /// Balances the subtree of `at`, whose children are balanced, and returns its new top.
+    /// Restores balance and values about subtrees after the subtree of `at` (possibly [`NIL`]) on
+    /// `side` shrank by one level.
     #[inline]
-    fn balance<N: Nodes + ?Sized>(&mut self, nodes: &mut N, at: u32) -> u32 {
-        let children = nodes.links(at).children;
-        let [left, right] = children.map(|child| height(nodes, child));
-        if left.abs_diff(right) <= 1 {
-            renew(nodes, at);
-            return at;
+    fn mend_shrunk<N: Nodes + ?Sized>(&mut self, nodes: &mut N, mut at: u32, mut side: usize) {
+        while at != NIL {
+            let links = nodes.links_mut(at);
+            let parent = links.parent;
+            let mut top = at;
+            if links.lean == EVEN {
+                links.lean = towards(1 - side);
+                break;
+            } else if links.lean == towards(side) {
+                links.lean = EVEN;
+                if N::AUGMENTED {
+                    nodes.refresh(at);
+                }
+            } else {
+                top = self.lift(nodes, at, 1 - side);
+                if nodes.links(top).lean != EVEN {
+                    at = parent;
+                    break;
+                }
+            }
+            if parent != NIL {
+                side = side_of(nodes, parent, top);
+            }
+            at = parent;
         }
-        let heavy = if left > right { LEFT } else { RIGHT };
-        let child = children[heavy];
-        let below = nodes.links(child).children.map(|child| height(nodes, child));
-        if below[heavy] < below[1 - heavy] {
-            self.rotate(nodes, child, 1 - heavy);
+        if N::AUGMENTED {
+            self.refresh_up(nodes, at);
         }
-        self.rotate(nodes, at, heavy)
     }
 
-    /// Lifts the child of `at` on `side` above it and returns that child.
-    fn rotate<N: Nodes + ?Sized>(&mut self, nodes: &mut N, at: u32, side: usize) -> u32 {
+    /// Balances a node whose subtree on `side` is two levels higher than the other, and returns
+    /// the node that is above it now. That one leans iff the whole is as high as before.
+    fn lift<N: Nodes + ?Sized>(&mut self, nodes: &mut N, at: u32, side: usize) -> u32 {
+        let child = nodes.links(at).children[side];
+        let lean = nodes.links(child).lean;
+        if lean != towards(1 - side) {
+            self.rotate(nodes, at, side);
+            let stays_high = lean == EVEN;
+            nodes.links_mut(at).lean = if stays_high { towards(side) } else { EVEN };
+            nodes.links_mut(child).lean = if stays_high { towards(1 - side) } else { EVEN };
+            return child;
+        }
+        let inner = nodes.links(child).children[1 - side];
+        let lean = nodes.links(inner).lean;
+        self.rotate(nodes, child, 1 - side);
+        self.rotate(nodes, at, side);
+        let leans = |way| lean == towards(way);
+        nodes.links_mut(at).lean = if leans(side) { towards(1 - side) } else { EVEN };
+        nodes.links_mut(child).lean = if leans(1 - side) { towards(side) } else { EVEN };
+        nodes.links_mut(inner).lean = EVEN;
+        inner
+    }
+
+    /// Lifts the child of `at` on `side` above it.
+    fn rotate<N: Nodes + ?Sized>(&mut self, nodes: &mut N, at: u32, side: usize) {
         let Links { parent, children, .. } = *nodes.links(at);
         let top = children[side];
         let middle = nodes.links(top).children[1 - side];
@@ -328,24 +390,56 @@ impl Tree {
         self.replace_child(nodes, parent, at, top);
         nodes.links_mut(top).children[1 - side] = at;
         nodes.links_mut(at).parent = top;
-        renew(nodes, at);
-        renew(nodes, top);
-        top
+        if N::AUGMENTED {
+            nodes.refresh(at);
+            nodes.refresh(top);
+        }
     }
 
-    /// Hangs `new` (possibly [`NIL`]) where `old` hung below `parent`.
+    /// Hangs `new` (possibly [`NIL`]) where `old` hung below `parent`, and returns on which side.
     #[inline]
-    fn replace_child<N: Nodes + ?Sized>(&mut self, nodes: &mut N, parent: u32, old: u32, new: u32) {
+    fn replace_child<N: Nodes + ?Sized>(
+        &mut self,
+        nodes: &mut N,
+        parent: u32,
+        old: u32,
+        new: u32,
+    ) -> usize {
+        let mut side = LEFT;
         if parent == NIL {
             self.root = new;
         } else {
-            let links = nodes.links_mut(parent);
-            links.children[usize::from(links.children[RIGHT] == old)] = new;
+            side = side_of(nodes, parent, old);
+            nodes.links_mut(parent).children[side] = new;
         }
         if new != NIL {
             nodes.links_mut(new).parent = parent;
         }
+        side
     }
+}
+
+/// Returns on which side of its parent a node hangs.
+#[inline]
+fn side_of<N: Nodes + ?Sized>(nodes: &N, parent: u32, index: u32) -> usize {
+    usize::from(nodes.links(parent).children[RIGHT] == index)
+}
+
+/// Returns the height of a subtree. Recurses as deep as that.
+fn checked_height<N: Nodes + ?Sized>(nodes: &N, index: u32) -> u32 {
+    let links = nodes.links(index);
+    let [left, right] = links.children.map(|child| {
+        assert!(child == NIL || nodes.links(child).parent == index, "a child knows its parent");
+        if child == NIL { 0 } else { checked_height(nodes, child) }
+    });
+    let lean = match right.cast_signed() - left.cast_signed() {
+        -1 => towards(LEFT),
+        0 => EVEN,
+        1 => towards(RIGHT),
+        _ => unreachable!("no side hangs two levels lower"),
+    };
+    assert_eq!(links.lean, lean, "a node knows how it leans");
+    1 + left.max(right)
 }
 
 /// Returns the node that follows `index` in the order.
@@ -381,22 +475,6 @@ fn outermost<N: Nodes + ?Sized>(nodes: &N, mut at: u32, side: usize) -> u32 {
             return at;
         }
         at = next;
-    }
-}
-
-#[inline]
-fn height<N: Nodes + ?Sized>(nodes: &N, index: u32) -> u8 {
-    if index == NIL { 0 } else { nodes.links(index).height }
-}
-
-/// Computes height and value of one node from its children.
-#[inline]
-fn renew<N: Nodes + ?Sized>(nodes: &mut N, index: u32) {
-    let [left, right] = nodes.links(index).children.map(|child| height(nodes, child));
-    let height = 1 + left.max(right);
-    nodes.links_mut(index).height = height;
-    if N::AUGMENTED {
-        nodes.refresh(index);
     }
 }
 
@@ -498,6 +576,6 @@ mod tests {
             tree.insert(&mut arena, index);
         }
         // 1.44 * log2(10^6) is 28.7: the bound of balanced trees.
-        assert!(arena.links(tree.root().unwrap()).height <= 28);
+        assert!(checked_height(&arena, tree.root().unwrap()) <= 28);
     }
 }
