@@ -1,0 +1,259 @@
+//! What an elevator costs: time and allocations of one request on its way through.
+//!
+//! A number of queues, spread over the groups of virtual machines, all have requests waiting. In
+//! each turn of the loop one request is dispatched, some virtual time passes, it completes, and
+//! the same queue gets a new one: insert + dispatch + complete, in a steady state. Requests are
+//! 4 KiB at random places and never adjacent, so that nothing merges and every request pays for
+//! its whole way.
+//!
+//! The clock is read around many requests; what the loop itself needs (a random number and a few
+//! additions) is in the figure.
+
+use std::time::{Duration, Instant};
+
+use evenkeel_sched::{
+    Elevator, ElevatorConfig, GroupId, Kind, Nanos, Next, Op, Priority, QueueId, Request,
+    Scheduler, Tag, Weight,
+};
+use serde::Serialize;
+
+/// Requests that each queue keeps outstanding: enough to stay busy while one is at the device.
+const PER_QUEUE: u32 = 4;
+/// Queues of one virtual machine.
+const QUEUES_PER_VM: u32 = 10;
+/// Virtual time that the device spends on one request.
+const SERVICE: Nanos = Nanos::from_micros(50);
+/// Sectors in a request: 4 KiB.
+const REQUEST_SECTORS: u32 = 8;
+
+/// How much to measure.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The elevators.
+    pub kinds: Vec<Kind>,
+    /// The numbers of busy queues.
+    pub queues: Vec<u32>,
+    /// Requests in one repetition; at least four times as many as wait are taken.
+    pub requests: u32,
+    /// Repetitions, of which the median counts; at least 1.
+    pub repetitions: u32,
+}
+
+impl Default for Options {
+    /// All elevators with 1 to 10 000 queues, 9 times 200 000 requests each: half a minute.
+    fn default() -> Self {
+        Self {
+            kinds: vec![Kind::None, Kind::Noop, Kind::Deadline, Kind::Bfq],
+            queues: vec![1, 10, 100, 1_000, 10_000],
+            requests: 200_000,
+            repetitions: 9,
+        }
+    }
+}
+
+/// One elevator with one number of queues.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// The name of the elevator.
+    pub scheduler: String,
+    /// Busy queues.
+    pub queues: u32,
+    /// Nanoseconds for insert, dispatch and complete of one request: the median.
+    pub ns_per_request: f64,
+    /// Allocations for one request, once warm.
+    pub allocations_per_request: f64,
+    /// The largest less the smallest repetition, in nanoseconds for one request.
+    pub spread_ns: f64,
+}
+
+/// What `evenkeel bench sched --format json` prints.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// In the order of the options, elevators outermost.
+    pub rows: Vec<Row>,
+}
+
+impl Report {
+    /// Returns the report as a table for people.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let mut text = format!(
+            "{:<10} {:>7} {:>12} {:>10} {:>17}\n",
+            "scheduler", "queues", "ns/request", "spread ns", "allocations/req"
+        );
+        for row in &self.rows {
+            let Row { scheduler, queues, ns_per_request, allocations_per_request, spread_ns } = row;
+            text.push_str(&format!(
+                "{scheduler:<10} {queues:>7} {ns_per_request:>12.1} {spread_ns:>10.1} \
+                 {allocations_per_request:>17.4}\n"
+            ));
+        }
+        text
+    }
+}
+
+/// Measures all elevators; calls `progress` with each row when it is known.
+pub fn run(options: &Options, mut progress: impl FnMut(&Row)) -> Report {
+    let mut rows = Vec::new();
+    for &kind in &options.kinds {
+        for &queues in &options.queues {
+            let row = measure(kind, queues, options);
+            progress(&row);
+            rows.push(row);
+        }
+    }
+    Report { rows }
+}
+
+fn measure(kind: Kind, queues: u32, options: &Options) -> Row {
+    let mut load = Load::new(kind, queues);
+    let requests = options.requests.max(4 * load.outstanding());
+    load.serve(requests);
+    let allocated = allocation_counter::measure(|| load.serve(requests)).count_total;
+    let mut times: Vec<f64> = (0..options.repetitions.max(1))
+        .map(|_| {
+            let start = Instant::now();
+            load.serve(requests);
+            per_request(start.elapsed(), requests)
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    Row {
+        scheduler: kind.to_string(),
+        queues,
+        ns_per_request: times[times.len() / 2],
+        allocations_per_request: ratio(allocated, requests),
+        spread_ns: times[times.len() - 1] - times[0],
+    }
+}
+
+fn per_request(elapsed: Duration, requests: u32) -> f64 {
+    elapsed.as_secs_f64() * 1e9 / f64::from(requests)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a count for display, exact up to 2^53")]
+fn ratio(count: u64, requests: u32) -> f64 {
+    count as f64 / f64::from(requests)
+}
+
+/// An elevator with busy queues, in virtual time.
+#[derive(Debug)]
+struct Load {
+    elevator: Elevator,
+    now: Nanos,
+    /// The queue of each tag.
+    queues: Vec<QueueId>,
+    /// State of a xorshift generator.
+    random: u64,
+}
+
+impl Load {
+    fn new(kind: Kind, queues: u32) -> Self {
+        let now = Nanos::ORIGIN;
+        let mut elevator = Elevator::new(now, &ElevatorConfig { kind, ..Default::default() });
+        let mut vm = GroupId::ROOT;
+        let mut tags = Vec::new();
+        for index in 0..queues {
+            if index.is_multiple_of(QUEUES_PER_VM) {
+                vm = elevator.add_group(now, GroupId::ROOT, Weight::default());
+            }
+            let queue = elevator.add_queue(now, vm, Priority::default(), true);
+            tags.extend((0..PER_QUEUE).map(|_| queue));
+        }
+        let mut load = Self { elevator, now, queues: tags, random: 0x2545_f491_4f6c_dd1d };
+        for tag in 0..load.outstanding() {
+            load.insert(Tag(tag));
+        }
+        load
+    }
+
+    fn outstanding(&self) -> u32 {
+        u32::try_from(self.queues.len()).expect("tags are u32")
+    }
+
+    fn queue_of(&self, tag: Tag) -> QueueId {
+        self.queues[usize::try_from(tag.0).expect("usize has at least 32 bits")]
+    }
+
+    fn insert(&mut self, tag: Tag) {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        let queue = self.queue_of(tag);
+        // Every queue has a region of 8 GiB; places are twice as far apart as requests are long.
+        let place = (self.random >> 44) * 16;
+        let pos = (u64::from(queue.0) << 24) + place;
+        let request = Request {
+            tag,
+            queue,
+            op: Op::Read,
+            pos,
+            nr_sectors: REQUEST_SECTORS,
+            segments: 1,
+            sync: true,
+        };
+        self.elevator.insert(self.now, request);
+    }
+
+    /// Lets so many requests through.
+    fn serve(&mut self, requests: u32) {
+        for _ in 0..requests {
+            let tag = loop {
+                match self.elevator.dispatch(self.now) {
+                    Next::Request(tag) => break tag,
+                    Next::NotBefore(then) => self.now = then,
+                    Next::Empty => unreachable!("every queue has requests waiting"),
+                }
+            };
+            self.now += SERVICE;
+            self.elevator.complete(self.now, tag);
+            self.insert(tag);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_warm_elevator_allocates_nothing() {
+        for kind in [Kind::None, Kind::Noop, Kind::Deadline, Kind::Bfq] {
+            for queues in [1, 10, 300] {
+                let mut load = Load::new(kind, queues);
+                load.serve(20_000);
+                let info = allocation_counter::measure(|| load.serve(20_000));
+                assert_eq!(info.count_total, 0, "{kind} with {queues} queues");
+            }
+        }
+    }
+
+    #[test]
+    fn the_load_is_a_steady_state() {
+        for kind in [Kind::None, Kind::Noop, Kind::Deadline, Kind::Bfq] {
+            let mut load = Load::new(kind, 25);
+            load.serve(1_000);
+            assert_eq!((load.elevator.queued(), load.elevator.in_flight()), (100, 0), "{kind}");
+            load.elevator.check_invariants();
+        }
+    }
+
+    #[test]
+    fn the_report_has_one_row_for_each_elevator_and_number_of_queues() {
+        let options = Options {
+            kinds: vec![Kind::Noop, Kind::Deadline],
+            queues: vec![1, 3],
+            requests: 100,
+            repetitions: 3,
+        };
+        let mut seen = 0;
+        let report = run(&options, |_| seen += 1);
+        assert_eq!(seen, 4);
+        let json = serde_json::to_value(&report).unwrap();
+        let last = &json["rows"][3];
+        assert_eq!((&last["scheduler"], &last["queues"]), (&"deadline".into(), &3.into()));
+        assert_eq!(last["allocations_per_request"], 0.0);
+        assert!(last["ns_per_request"].is_f64() && last["spread_ns"].is_f64());
+        assert_eq!(report.table().lines().count(), 5);
+    }
+}
