@@ -5,7 +5,7 @@ mod support;
 use std::time::Duration;
 
 use evenkeel_bench::lab::Output;
-use support::{Space, lab, turn};
+use support::{Space, lab, lab_with_fio, turn};
 
 #[test]
 fn a_guest_runs_commands_and_reports_output_and_status() {
@@ -46,7 +46,8 @@ fn a_guest_has_the_kernels_schedulers_and_the_tools() {
     let space = Space::new("tools");
     let image = space.path("disk");
     std::fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
-    let guest = lab().guest().name("tools").memory_mib(512).plain_disk(&image).boot().unwrap();
+    let guest =
+        lab_with_fio().guest().name("tools").memory_mib(512).plain_disk(&image).boot().unwrap();
     let schedulers = "modprobe -a bfq kyber-iosched; cat /sys/block/vda/queue/scheduler";
     assert_eq!(guest.check(schedulers).unwrap(), "[mq-deadline] bfq kyber none");
     guest.check("mkfs.ext4 -q /dev/vda && mount /dev/vda /mnt && umount /mnt").unwrap();

@@ -53,7 +53,7 @@ impl Channel {
             // Every job that still waits learns that the guest has gone.
             shared.lock().expect("no holder panics").take();
         });
-        Ok((Self { stream, jobs, next_id: 1 }, Wire { id: 0, events }))
+        Ok((Self { stream, jobs, next_id: 1 }, Wire::new(0, events)))
     }
 
     /// Starts a shell script in the guest.
@@ -66,7 +66,7 @@ impl Channel {
             None => bail!("the guest has gone"),
         };
         self.send(id, RUN, script.as_bytes())?;
-        Ok(Wire { id, events })
+        Ok(Wire::new(id, events))
     }
 
     /// Kills a command and all its children.
@@ -88,9 +88,15 @@ impl Channel {
 pub(super) struct Wire {
     pub(super) id: u32,
     events: Receiver<Event>,
+    /// Output that has come in and was not handed out yet.
+    output: Mutex<Output>,
 }
 
 impl Wire {
+    fn new(id: u32, events: Receiver<Event>) -> Self {
+        Self { id, events, output: Mutex::default() }
+    }
+
     /// Waits until the agent has said hello.
     pub(super) fn hello(&self, limit: Duration) -> Result<()> {
         match self.events.recv_timeout(limit) {
@@ -103,28 +109,47 @@ impl Wire {
         }
     }
 
-    /// Collects output until the command has ended.
+    /// Collects output until the command has ended, and hands out what [`line`](Self::line) left.
     pub(super) fn wait(&self, limit: Duration) -> Result<Output> {
+        let mut output = self.output.lock().expect("no holder panics");
         let end = Instant::now() + limit;
-        let mut output = Output::default();
+        while !self.collect(&mut output, end)? {}
+        Ok(std::mem::take(&mut *output))
+    }
+
+    /// Waits for the next whole line of standard output.
+    pub(super) fn line(&self, limit: Duration) -> Result<String> {
+        let mut output = self.output.lock().expect("no holder panics");
+        let end = Instant::now() + limit;
         loop {
-            match self.events.recv_timeout(end.saturating_duration_since(Instant::now())) {
-                Ok(Event::Stdout(bytes)) => output.stdout.extend_from_slice(&bytes),
-                Ok(Event::Stderr(bytes)) => output.stderr.extend_from_slice(&bytes),
-                Ok(Event::Exit(status)) => {
-                    output.status = status;
-                    return Ok(output);
-                }
-                Ok(Event::Hello) => {}
-                Err(RecvTimeoutError::Timeout) => bail!(
-                    "still running after {:.1} s; printed so far: {}{}",
-                    limit.as_secs_f64(),
-                    output.text(),
-                    String::from_utf8_lossy(&output.stderr)
-                ),
-                Err(RecvTimeoutError::Disconnected) => bail!("the guest ended before the command"),
+            if let Some(place) = output.stdout.iter().position(|&byte| byte == b'\n') {
+                let line: Vec<u8> = output.stdout.drain(..=place).collect();
+                return Ok(String::from_utf8_lossy(&line).trim_end().to_owned());
+            }
+            if self.collect(&mut output, end)? {
+                bail!("ended with status {} before the next line", output.status);
             }
         }
+    }
+
+    /// Takes in one event; returns whether it was the last.
+    fn collect(&self, output: &mut Output, end: Instant) -> Result<bool> {
+        match self.events.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(Event::Stdout(bytes)) => output.stdout.extend_from_slice(&bytes),
+            Ok(Event::Stderr(bytes)) => output.stderr.extend_from_slice(&bytes),
+            Ok(Event::Exit(status)) => {
+                output.status = status;
+                return Ok(true);
+            }
+            Ok(Event::Hello) => {}
+            Err(RecvTimeoutError::Timeout) => bail!(
+                "still running when its time was over; printed so far: {}{}",
+                output.text(),
+                String::from_utf8_lossy(&output.stderr)
+            ),
+            Err(RecvTimeoutError::Disconnected) => bail!("the guest ended before the command"),
+        }
+        Ok(false)
     }
 }
 

@@ -333,6 +333,17 @@ impl Job<'_> {
             .with_context(|| format!("`{}` in {}", self.script, self.guest.diagnosis()))
     }
 
+    /// Waits for the next whole line of the script's standard output, `limit` at most.
+    ///
+    /// # Errors
+    ///
+    /// None has come in time, or the script or the guest has ended.
+    pub fn line(&self, limit: Duration) -> Result<String> {
+        self.wire
+            .line(limit)
+            .with_context(|| format!("`{}` in {}", self.script, self.guest.diagnosis()))
+    }
+
     /// Ends the script and all its children with SIGKILL; [`wait`](Self::wait) still reports.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use evenkeel_bench::lab::{Evenkeel, Lab};
+use evenkeel_bench::lab::{Evenkeel, Guest, Lab};
 
 /// Waits for this test's turn: emulated guests side by side would starve each other of CPU.
 pub(crate) fn turn() -> MutexGuard<'static, ()> {
@@ -17,10 +17,32 @@ pub(crate) fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A lab whose guests have fio.
+/// A lab whose guests have what is in every guest.
 pub(crate) fn lab() -> &'static Lab {
     static LAB: OnceLock<Lab> = OnceLock::new();
+    LAB.get_or_init(|| Lab::prepare(&Lab::default_dir().unwrap()).unwrap())
+}
+
+/// A lab whose guests also have fio; with its libraries it needs 512 MiB of memory.
+pub(crate) fn lab_with_fio() -> &'static Lab {
+    static LAB: OnceLock<Lab> = OnceLock::new();
     LAB.get_or_init(|| Lab::prepare_with(&Lab::default_dir().unwrap(), &["fio"]).unwrap())
+}
+
+/// Fails if the guest's kernel has complained about its disk.
+#[track_caller]
+pub(crate) fn assert_no_disk_errors(guest: &Guest) {
+    let complaints = "dmesg | grep -iE 'error|not a head|timed? ?out|hung task|blocked for more'";
+    let output = guest.run(complaints).unwrap();
+    assert_eq!((output.status, output.text().as_str()), (1, ""), "{}", guest.console());
+}
+
+/// The next number of a seeded sequence (xorshift64); print the seed.
+pub(crate) fn next_random(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
 }
 
 /// An `evenkeel serve` of the sources as they are now.
