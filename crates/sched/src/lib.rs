@@ -17,6 +17,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod bfq;
 mod choose;
 mod deadline;
 mod elevator;
@@ -31,7 +32,9 @@ mod table;
 mod testing;
 mod tree;
 mod units;
+mod wf2q;
 
+pub use bfq::{Bfq, BfqTunables, BfqTunablesError};
 pub use deadline::DeadlineTunables;
 pub use elevator::{Elevator, ElevatorConfig, Kind, KindError};
 pub use merge::MergeLimits;

@@ -9,7 +9,7 @@ const TRUSTED_ASSIGNMENTS: u32 = 194;
 
 /// Why a queue loses the device.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum ExpireReason {
+pub(super) enum ExpireReason {
     /// It stayed empty for the whole idle window.
     TooIdle,
     /// Its slot lasted too long.
@@ -126,8 +126,16 @@ pub(super) struct Pace {
 /// A slot is slow if it moved less than half of what the device's largest budget grants for that
 /// time. Linux compares with half of the whole budget however short the slot was, so a good queue
 /// that stopped early counts as slow there.
+///
+/// Short slots of a seeky queue count as slow unseen, and for a few milliseconds, since the device
+/// will still be busy with what was dispatched. Where requests of several queues overlap at the
+/// device that would be arbitrary, so there the rule for long slots holds for all, to the
+/// microsecond.
 pub(super) fn pace(span: Nanos, seeky: bool, device: Device, service: u64) -> Pace {
     let ms = Nanos::from_millis;
+    if device.overlaps {
+        return Pace { charged: span, slow: service < time_charge(span, device) / 2 };
+    }
     if span < ms(1) {
         let charged = if device.rotational { ms(8) } else { ms(2) };
         return Pace { charged, slow: seeky };
@@ -143,6 +151,8 @@ pub(super) fn pace(span: Nanos, seeky: bool, device: Device, service: u64) -> Pa
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Device {
     pub(super) rotational: bool,
+    /// Whether it works on several requests at once and does not rotate.
+    pub(super) overlaps: bool,
     pub(super) max_budget: u64,
     pub(super) timeout: Nanos,
 }
@@ -209,7 +219,8 @@ mod tests {
     #[test]
     fn time_charges_follow_the_vectors() {
         let ms = Nanos::from_millis;
-        let device = Device { rotational: true, max_budget: 16_384, timeout: ms(125) };
+        let device =
+            Device { rotational: true, overlaps: false, max_budget: 16_384, timeout: ms(125) };
         assert_eq!(pace(ms(40), false, device, 800), Pace { charged: ms(40), slow: true });
         assert_eq!(time_charge(ms(40), device), 5242);
         assert_eq!(time_charge(ms(300), device), 16_384);
@@ -223,7 +234,8 @@ mod tests {
     #[test]
     fn a_short_good_slot_is_not_slow() {
         let ms = Nanos::from_millis;
-        let device = Device { rotational: true, max_budget: 16_384, timeout: ms(125) };
+        let device =
+            Device { rotational: true, overlaps: false, max_budget: 16_384, timeout: ms(125) };
         // 25 ms of 125 ms earn 3276 sectors; half of that is the threshold.
         assert!(!pace(ms(25), false, device, 1638).slow);
         assert!(pace(ms(25), false, device, 1637).slow);

@@ -1,4 +1,322 @@
+//! BFQ: budget fair queueing, with quick answers for applications that start.
+//!
+//! One queue at a time holds the device. It may send so many sectors (its *budget*) or keep the
+//! device for so long (the *timeout*); then [`wf2q`](crate::wf2q) says who is next, by weight. What
+//! a queue used, and why it stopped, decides how large its next budget is. A queue that has just
+//! run empty but is expected back at once may be waited for; a queue that is slow because the head
+//! travels pays for time rather than for sectors; and a queue in which something seems to start is
+//! *raised* for a while: it competes with thirty times its weight.
+//!
+//! What the device holds can no longer be scheduled, so service is charged when a request is
+//! dispatched. Queues and groups lie in flat arrays, their names are indices; once warm nothing is
+//! allocated, and every call takes O(log n) steps per level of the tree.
+//!
+//! # Decisions
+//!
+//! Where this differs from Linux:
+//!
+//! 1. Raising goes up: while a raised queue is busy, every group above it competes with its weight
+//!    times the raise, and when the raise begins those groups are forgiven their lead.
+//! 2. Any real-time or best-effort queue that somebody waits for may be raised, whatever its level,
+//!    since the level is a hint from the guest; idle class and write-back never are.
+//! 3. A queue is fresh, and so interactive, when its first request comes; raises end after their
+//!    time or their sectors.
+//! 4. Write-back pays its factor only while all queues have equal rights; otherwise everybody pays
+//!    sectors, or time if slow.
+//! 5. On a device that queues by itself and does not rotate, a queue of an asymmetric set is waited
+//!    for only if it is behind its share and its mean think time is 1 ms at most, and then for four
+//!    think times (at least 1 ms). What it misses while others are served it gets back, up to the
+//!    largest budget, if it continues; so queues of depth 1 overlap, and weights hold all the same.
+//! 6. A queue that paused to wait for its own requests continues where it left even if it had just
+//!    used its budget up.
+//! 7. A queue whose requests are stuck at the device is waited for until its slot times out, not
+//!    longer, and that instant is a deadline.
+//! 8. A slot is slow if it moved less than half of what its own length earns; on a device of
+//!    decision 5 that holds for slots of any length, and seekiness does not matter.
+//! 9. Time is charged by the timeout in force and never counts as sectors moved.
+//! 10. Preemption compares two queues where their paths part, and asks whether the newcomer would
+//!     be next there; the idle class preempts nobody else.
+//! 11. The wait for the next request is never prolonged for a small one: the engine hands over all
+//!     that is pending before it asks.
+//! 12. An overdue wait counts as ended when it was due, not when somebody noticed.
+//!
+//! Deliberately absent, with room left: soft real-time raising, bursts of new queues, injection,
+//! wakers, merging of queues, limits on slots.
+//!
+//! Source: P. Valente and F. Checconi, "High Throughput Disk Scheduling with Fair Bandwidth
+//! Distribution", 2010; P. Valente and A. Avanzini, "Evolution of the BFQ Storage-I/O Scheduler",
+//! 2015; Linux documentation, "BFQ (Budget Fair Queueing)".
+
 mod budget;
+mod check;
+mod idling;
+mod lifecycle;
+mod queue;
+mod raise;
 mod rate;
+mod select;
 mod stats;
 mod tunables;
+
+use alloc::vec::Vec;
+
+use budget::{ExpireReason, Limits};
+use queue::{Group, Queue};
+use raise::Raise;
+use rate::PeakRate;
+use stats::{IoBound, SeekHistory, ThinkTime};
+pub use tunables::{BfqTunables, BfqTunablesError};
+
+use crate::choose::BackSeek;
+use crate::merge::{MergeLimits, MergeRules};
+use crate::table::{SortList, Table};
+use crate::wf2q::{ROOT, Wf2q};
+use crate::{
+    Class, GroupId, GroupReport, Insertion, Nanos, Next, Priority, QueueId, Request, Scheduler,
+    Tag, Weight,
+};
+
+/// Longest time that the idle class waits while others of its group are served.
+const IDLE_GUARANTEE: Nanos = Nanos::from_millis(200);
+
+/// The slot of the queue in service.
+#[derive(Clone, Copy, Debug, Default)]
+struct SlotTimes {
+    began: Nanos,
+    /// When the slot times out.
+    ends: Nanos,
+    idle_began: Nanos,
+    /// Until when the device is kept although the queue is empty; none unless it is being kept
+    /// with nothing of the queue in flight.
+    idle_until: Option<Nanos>,
+}
+
+/// The scheduler; see the module.
+#[derive(Clone, Debug)]
+pub struct Bfq {
+    tunables: BfqTunables,
+    rotational: bool,
+    merge_rules: MergeRules,
+    back_seek: BackSeek,
+    table: Table,
+    engine: Wf2q,
+    queues: Vec<Queue>,
+    free_queues: Vec<u32>,
+    groups: Vec<Group>,
+    free_groups: Vec<u32>,
+    /// The queue that each leaf of the engine stands for.
+    owners: Vec<u32>,
+    /// The queue in service.
+    holder: Option<u32>,
+    slot: SlotTimes,
+    /// Busy queues of each class.
+    busy: [u32; 3],
+    /// Busy queues that are raised.
+    wr_busy: u32,
+    /// Pending queues of each level that are not raised.
+    levels: [u32; 8],
+    /// Groups with pending queues of their own.
+    pending_groups: u32,
+    limits: Limits,
+    rate: PeakRate,
+    /// Sector behind the last request dispatched.
+    last_position: u64,
+}
+
+impl Bfq {
+    /// Returns a scheduler for a device without queues and requests, with the root group alone.
+    ///
+    /// `rotational` says whether reaching a sector means moving something. The tunables are valid
+    /// (see [`BfqTunables::validate`]).
+    #[must_use]
+    pub fn new(now: Nanos, tunables: BfqTunables, merge: MergeLimits, rotational: bool) -> Self {
+        let root = Group { node: ROOT, parent: ROOT, used: true, pending: 0, raised: 0 };
+        Self {
+            tunables,
+            rotational,
+            merge_rules: MergeRules { limits: merge, front: true },
+            back_seek: BackSeek {
+                max_sectors: u64::from(tunables.back_seek_max_kib) * 2,
+                penalty: tunables.back_seek_penalty,
+            },
+            table: Table::default(),
+            engine: Wf2q::new(IDLE_GUARANTEE),
+            queues: Vec::new(),
+            free_queues: Vec::new(),
+            groups: Vec::from([root]),
+            free_groups: Vec::new(),
+            owners: Vec::new(),
+            holder: None,
+            slot: SlotTimes::default(),
+            busy: [0; 3],
+            wr_busy: 0,
+            levels: [0; 8],
+            pending_groups: 0,
+            limits: Limits::new(tunables.max_budget_sectors),
+            rate: PeakRate::new(now, rotational),
+            last_position: 0,
+        }
+    }
+
+    /// Returns the tunables in force.
+    #[must_use]
+    pub fn tunables(&self) -> &BfqTunables {
+        &self.tunables
+    }
+
+    /// Turns the raising of interactive queues on or off; off ends all raises.
+    pub fn set_low_latency(&mut self, low_latency: bool) {
+        self.tunables.low_latency = low_latency;
+        if !low_latency {
+            for id in (0..).take(self.queues.len()) {
+                self.end_raise(id);
+            }
+        }
+    }
+
+    fn busy_total(&self) -> u32 {
+        self.busy.iter().sum()
+    }
+
+    fn group(&self, id: GroupId) -> &Group {
+        let group = &self.groups[id.0 as usize];
+        assert!(group.used, "the group exists");
+        group
+    }
+
+    fn new_queue(&mut self, now: Nanos, group: u32, priority: Priority, sync: bool) -> Queue {
+        let class = priority.class;
+        let level = if class == Class::Idle { 7 } else { priority.level.min(7) };
+        let weight = Weight::new((8 - u64::from(level)) * 10).expect("10 to 80");
+        Queue {
+            node: self.engine.add_leaf(self.groups[group as usize].node, class, weight),
+            group,
+            list: SortList::default(),
+            next: None,
+            in_flight: 0,
+            class,
+            level,
+            sync,
+            used: true,
+            gone: false,
+            busy: false,
+            fresh: true,
+            paused: false,
+            fifo_checked: false,
+            short_ttime: sync && class != Class::Idle,
+            pending: false,
+            weighed: false,
+            max_budget: self.limits.fresh(),
+            spent: 0,
+            idle_since: None,
+            think: ThinkTime::default(),
+            seek: SeekHistory::default(),
+            bound: IoBound::new(now),
+            raise: Raise::default(),
+        }
+    }
+}
+
+impl Scheduler for Bfq {
+    fn add_group(&mut self, _now: Nanos, parent: GroupId, weight: Weight) -> GroupId {
+        let node = self.engine.add_group(self.group(parent).node, weight);
+        let group = Group { node, parent: parent.0, used: true, pending: 0, raised: 0 };
+        if let Some(id) = self.free_groups.pop() {
+            self.groups[id as usize] = group;
+            return GroupId(id);
+        }
+        self.groups.push(group);
+        GroupId(u32::try_from(self.groups.len() - 1).expect("fewer than 2^32 groups"))
+    }
+
+    fn remove_group(&mut self, _now: Nanos, group: GroupId) {
+        assert!(group != GroupId::ROOT, "the root stays");
+        self.engine.remove(self.group(group).node);
+        self.groups[group.0 as usize].used = false;
+        self.free_groups.push(group.0);
+    }
+
+    fn set_weight(&mut self, _now: Nanos, group: GroupId, weight: Weight) {
+        assert!(group != GroupId::ROOT, "the root competes with nobody");
+        self.engine.set_weight(self.group(group).node, weight);
+    }
+
+    fn add_queue(&mut self, now: Nanos, group: GroupId, priority: Priority, sync: bool) -> QueueId {
+        assert!(self.group(group).used, "the group exists");
+        let queue = self.new_queue(now, group.0, priority, sync);
+        let node = queue.node as usize;
+        let id = if let Some(id) = self.free_queues.pop() {
+            self.queues[id as usize] = queue;
+            id
+        } else {
+            self.queues.push(queue);
+            u32::try_from(self.queues.len() - 1).expect("fewer than 2^32 queues")
+        };
+        if self.owners.len() <= node {
+            self.owners.resize(node + 1, u32::MAX);
+        }
+        self.owners[node] = id;
+        QueueId(id)
+    }
+
+    fn remove_queue(&mut self, now: Nanos, queue: QueueId) {
+        self.retire_queue(now, queue.0);
+    }
+
+    #[inline]
+    fn insert(&mut self, now: Nanos, request: Request) -> Insertion {
+        self.arrive(now, &request)
+    }
+
+    #[inline]
+    fn dispatch(&mut self, now: Nanos) -> Next {
+        self.choose_next(now)
+    }
+
+    #[inline]
+    fn complete(&mut self, now: Nanos, tag: Tag) {
+        self.finish(now, tag);
+    }
+
+    fn next_deadline(&self) -> Option<Nanos> {
+        let queue = &self.queues[self.holder? as usize];
+        if self.table.waiting() == 0 || !queue.is_empty() {
+            return None;
+        }
+        // With nothing waited for, the queue has requests in flight, and may keep the device until
+        // its slot ends.
+        self.slot
+            .idle_until
+            .or_else(|| (!self.tunables.strict_guarantees).then_some(self.slot.ends))
+    }
+
+    fn next_part(&self, tag: Tag) -> Option<Tag> {
+        self.table.next_part(tag)
+    }
+
+    fn first_part(&self, tag: Tag) -> Tag {
+        self.table.first_part(tag)
+    }
+
+    fn queued(&self) -> u32 {
+        self.table.waiting()
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.table.in_flight()
+    }
+
+    fn group_report(&self, group: GroupId) -> GroupReport {
+        let Group { node, raised, .. } = *self.group(group);
+        let below = |queue: &&Queue| queue.used && self.is_within(queue.group, group);
+        GroupReport {
+            service_sectors: self.engine.total(node),
+            queued: self.queues.iter().filter(below).map(|queue| queue.list.len()).sum(),
+            raised: raised > 0,
+        }
+    }
+
+    fn check_invariants(&self) {
+        self.check();
+    }
+}

@@ -57,10 +57,6 @@ impl PeakRate {
         if rotational { 14_000 } else { 33_000 }
     }
 
-    pub(super) fn last_completion(&self) -> Nanos {
-        self.last_completion
-    }
-
     /// Returns the sectors that the device moves in `timeout` at its peak.
     pub(super) fn budget(&self, timeout: Nanos) -> u64 {
         (self.peak * timeout.as_micros()) >> 16

@@ -70,6 +70,11 @@ impl SeekHistory {
         self.last_end = Some(pos + u64::from(nr_sectors));
     }
 
+    /// Takes note that the last request grew: what comes behind it is no seek.
+    pub(super) fn continued(&mut self, end: u64) {
+        self.last_end = Some(end);
+    }
+
     pub(super) fn is_seeky(&self) -> bool {
         self.bits.count_ones() > 19
     }

@@ -4,6 +4,17 @@ use super::{Arena, Entity, Node, Place, ROOT, Sched, ServiceTree, Vtime, Wf2q};
 use crate::tree::{NIL, successor};
 
 impl Wf2q {
+    /// Returns the raise asked for.
+    pub(crate) fn coeff_wanted(&self, node: Node) -> u16 {
+        self.arena.at(node).new_coeff
+    }
+
+    /// Returns whether a leaf waits for service, and whether it is in service.
+    pub(crate) fn is_active_or_in_service(&self, node: Node) -> (bool, bool) {
+        let place = self.arena.at(node).place;
+        (place == Place::Active, place == Place::InService)
+    }
+
     /// Panics if trees, sums, places or budgets contradict each other. O(everything).
     pub(crate) fn check(&self) {
         let is_free = |node: &Node| self.free_entities.contains(node);

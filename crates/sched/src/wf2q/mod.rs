@@ -21,8 +21,8 @@
 //!   is always that of the child that would be served, and the group lies where that puts it.
 //! * The idle class is served once per guarantee interval *while it waits*; the interval begins
 //!   when it becomes active, not when somebody looks.
-//! * When the raise of an entity begins, its lead over virtual time is forgiven: a group that was
-//!   served a moment ago need not sit out its turn when an application starts in it. That gives
+//! * An entity can be forgiven its lead over virtual time, once ([`Wf2q::forgive`]): a group that
+//!   was served a moment ago need not sit out its turn when an application starts in it. That gives
 //!   away one budget per raise, which is less than the raise itself gives.
 //!
 //! Source: P. Valente and F. Checconi, "High Throughput Disk Scheduling with Fair Bandwidth
@@ -40,7 +40,7 @@ use alloc::vec::Vec;
 
 use crate::tree::{Links, NIL, Nodes, Tree};
 use crate::{Class, Nanos, Weight};
-use vtime::{Vtime, delta};
+use vtime::Vtime;
 
 /// Names an entity.
 pub(crate) type Node = u32;
@@ -85,6 +85,8 @@ struct Entity {
     new_coeff: u16,
     class: Class,
     place: Place,
+    /// Whether the lead over virtual time is forgiven when the entity is next queued.
+    is_forgiven: bool,
     depth: u8,
     parent: Node,
     /// Index of the scheduler of its children, [`NIL`] for a leaf.
@@ -107,6 +109,7 @@ impl Entity {
             new_coeff: 1,
             class,
             place: Place::Away,
+            is_forgiven: false,
             depth,
             parent,
             sched,
@@ -331,8 +334,9 @@ impl Wf2q {
         self.arena.at_mut(node).new_coeff = coeff;
     }
 
-    pub(crate) fn parent(&self, node: Node) -> Node {
-        self.arena.at(node).parent
+    /// Forgives the entity its lead over virtual time when it is next queued.
+    pub(crate) fn forgive(&mut self, node: Node) {
+        self.arena.at_mut(node).is_forgiven = true;
     }
 
     pub(crate) fn service(&self, node: Node) -> u64 {
@@ -535,7 +539,10 @@ impl Wf2q {
             match self.next_budget(group) {
                 Some(budget) if place == Place::Active => {
                     let entity = self.arena.at(group);
-                    if entity.budget == budget && entity.weight == entity.wanted() {
+                    if entity.budget == budget
+                        && entity.weight == entity.wanted()
+                        && !entity.is_forgiven
+                    {
                         return;
                     }
                     self.requeue(group, budget);
@@ -590,11 +597,12 @@ impl Wf2q {
     /// Inserts an entity whose start is known into the active tree. One that `missed` service gets
     /// back no more than its budget, or the given number of sectors if that is more.
     fn queue(&mut self, node: Node, budget: u64, missed: Option<u64>) {
-        let is_raised = self.settle_weight(node);
+        self.settle_weight(node);
         let vtime = self.tree_of(node).vtime;
         let entity = self.arena.at_mut(node);
         entity.budget = budget;
-        if is_raised {
+        if entity.is_forgiven {
+            entity.is_forgiven = false;
             entity.start = entity.start.min(vtime);
         }
         if let Some(memory) = missed {
@@ -630,19 +638,16 @@ impl Wf2q {
         self.arena.at_mut(node).place = place;
     }
 
-    /// Puts the weight asked for in force, and returns whether that begins or strengthens a raise.
-    /// The entity counts and is in no tree.
-    fn settle_weight(&mut self, node: Node) -> bool {
+    /// Puts the weight asked for in force. The entity counts and is in no tree.
+    fn settle_weight(&mut self, node: Node) {
         let entity = self.arena.at_mut(node);
         let (old, new) = (entity.weight, entity.wanted());
-        let is_raised = entity.new_coeff > entity.coeff;
         entity.coeff = entity.new_coeff;
         if old != new {
             entity.weight = new;
             let tree = self.tree_of(node);
             tree.wsum = tree.wsum - u64::from(old) + u64::from(new);
         }
-        is_raised
     }
 
     fn leave_active(&mut self, node: Node) {

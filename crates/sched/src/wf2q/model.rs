@@ -22,6 +22,7 @@ pub(super) struct Member {
     pub(super) service: u64,
     pub(super) budget: u64,
     pub(super) place: Place,
+    pub(super) is_forgiven: bool,
     /// When it entered its list: ties go to the earlier.
     pub(super) order: u64,
     /// Virtual times of the three classes of its children.
@@ -65,6 +66,7 @@ impl Model {
             service: 0,
             budget: 0,
             place: Place::Away,
+            is_forgiven: false,
             order: 0,
             vtime: [0; 3],
             idle_due: 0,
@@ -123,7 +125,7 @@ impl Model {
         let vtime = self.vtime(node);
         let member = &mut self.members[node];
         let weight = member.base * member.new_coeff;
-        if member.new_coeff > member.coeff && after(member.start, vtime) {
+        if core::mem::take(&mut member.is_forgiven) && after(member.start, vtime) {
             member.start = vtime;
         }
         member.weight = weight;
@@ -174,7 +176,7 @@ impl Model {
             match budget {
                 Some(budget) if member.place == Place::Active => {
                     let weight = member.base * member.new_coeff;
-                    if member.budget == budget && member.weight == weight {
+                    if member.budget == budget && member.weight == weight && !member.is_forgiven {
                         return;
                     }
                     self.members[group].place = Place::Away;

@@ -186,6 +186,10 @@ impl Pair {
                 let coeff = if random.below(2) == 0 { 1 } else { 30 };
                 self.engine.set_coeff(node, coeff);
                 self.model.members[any].new_coeff = u64::from(coeff);
+                if random.below(2) == 0 {
+                    self.engine.forgive(node);
+                    self.model.members[any].is_forgiven = true;
+                }
             }
             (2, Place::Active) if !member.is_group => {
                 self.engine.deactivate(node);
@@ -417,6 +421,7 @@ fn a_raise_gives_a_group_its_turn_without_waiting_for_its_lead() {
     assert_eq!(engine.select(NOW), Some(greedy[1]));
     engine.set_coeff(urgent, 30);
     engine.set_coeff(groups[0], 30);
+    engine.forgive(groups[0]);
     engine.activate(NOW, urgent, 1024, Return::Anew);
     engine.check();
     assert!(engine.outranks(urgent, greedy[1]) && engine.is_next(urgent, greedy[1]));

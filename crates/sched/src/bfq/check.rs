@@ -1,0 +1,88 @@
+//! What must hold of queues, groups and counts after every call.
+
+use super::Bfq;
+use super::queue::Queue;
+use crate::{Class, GroupId};
+
+impl Bfq {
+    /// Panics if the state contradicts itself.
+    pub(super) fn check(&self) {
+        self.table.check();
+        self.engine.check();
+        self.check_counts();
+        self.check_groups();
+        for (id, queue) in (0..).zip(&self.queues).filter(|(_, queue)| queue.used) {
+            self.check_queue(id, queue);
+        }
+        self.check_waiting();
+    }
+
+    fn used(&self) -> impl Iterator<Item = &Queue> {
+        self.queues.iter().filter(|queue| queue.used)
+    }
+
+    fn check_counts(&self) {
+        let waiting: u32 = self.used().map(|queue| queue.list.len()).sum();
+        assert_eq!(waiting, self.table.waiting(), "B1: what waits, waits in a queue");
+        let in_flight: u32 = self.used().map(|queue| queue.in_flight).sum();
+        assert_eq!(in_flight, self.table.in_flight(), "B1: what is in flight has a queue");
+        for class in [Class::RealTime, Class::BestEffort, Class::Idle] {
+            let busy = self.used().filter(|queue| queue.busy && queue.class == class).count();
+            assert_eq!(busy, self.busy[class as usize] as usize, "B2");
+        }
+        let raised = self.used().filter(|queue| queue.busy && queue.raise.is_on()).count();
+        assert_eq!(raised, self.wr_busy as usize, "P16: raised busy queues are counted");
+        for (level, &count) in self.levels.iter().enumerate() {
+            let weighed =
+                self.used().filter(|queue| queue.weighed && usize::from(queue.level) == level);
+            assert_eq!(weighed.count(), count as usize, "weights in play are counted");
+        }
+    }
+
+    fn check_groups(&self) {
+        let mut pending_groups = 0;
+        for (id, group) in (0..).zip(&self.groups).filter(|(_, group)| group.used) {
+            let own = self.used().filter(|queue| queue.group == id);
+            let pending = own.filter(|queue| queue.pending).count();
+            assert_eq!(pending, group.pending as usize, "pending queues are counted");
+            pending_groups += u32::from(pending > 0);
+            let below = self.used().filter(|queue| self.is_within(queue.group, GroupId(id)));
+            let raised = below.filter(|queue| queue.busy && queue.raise.is_on()).count();
+            assert_eq!(raised, group.raised as usize, "raised queues are counted up to the root");
+            if id != GroupId::ROOT.0 {
+                let coeff = if raised > 0 { self.tunables.wr_coeff } else { 1 };
+                assert_eq!(self.engine.coeff_wanted(group.node), coeff, "a raise goes up");
+            }
+        }
+        assert_eq!(pending_groups, self.pending_groups, "groups with pending requests are counted");
+    }
+
+    fn check_queue(&self, id: u32, queue: &Queue) {
+        queue.list.check(&self.table);
+        assert_eq!(queue.next.is_some(), !queue.is_empty(), "something is next if anything waits");
+        if let Some(tag) = queue.next {
+            assert!(self.table.get(tag).is_waiting(), "what is next waits");
+            assert_eq!(self.table.get(tag).queue.0, id, "what is next waits here");
+        }
+        assert!(queue.busy || queue.is_empty(), "B3: a queue with requests is busy");
+        let is_held = self.holder == Some(id);
+        assert!(!is_held || queue.busy, "the queue in service is busy");
+        let (is_active, is_in_service) = self.engine.is_active_or_in_service(queue.node);
+        assert_eq!(is_in_service, is_held, "B4: engine and scheduler agree on who is in service");
+        assert_eq!(is_active || is_in_service, queue.busy, "busy queues compete");
+        assert_eq!(queue.pending, queue.busy || queue.in_flight > 0, "pending until all completed");
+        assert_eq!(queue.weighed, queue.pending && !queue.raise.is_on(), "raised: not weighed");
+        assert_eq!(self.engine.coeff_wanted(queue.node), self.coeff(id), "B15: weights follow");
+        assert!(queue.max_budget >= 1, "B7: a budget is never zero");
+        assert!(!queue.raise.is_on() || (queue.sync && queue.class != Class::Idle), "raisable");
+        assert!(!queue.gone || queue.busy || queue.in_flight > 0, "removed queues go when done");
+    }
+
+    fn check_waiting(&self) {
+        if self.slot.idle_until.is_some() {
+            let id = self.holder.expect("B9: the device is kept for somebody");
+            let queue = &self.queues[id as usize];
+            assert!(queue.is_empty() && queue.in_flight == 0, "B9: who is waited for has nothing");
+        }
+    }
+}

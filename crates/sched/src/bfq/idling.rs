@@ -1,0 +1,108 @@
+//! When is it worth keeping the device for a queue that is empty right now?
+
+use super::Bfq;
+use super::queue::Queue;
+use crate::{Class, Nanos};
+
+/// A request counts as answered "at once" within this time.
+const IMMEDIATE: Nanos = Nanos::from_millis(2);
+/// Longest wait for a raised queue on a device that rotates.
+const RAISED_IDLE: Nanos = Nanos::from_millis(20);
+/// Longest mean think time for which a device that queues and does not rotate is kept: a guest
+/// that answers a completion with the next request needs a fraction of it.
+const FLASH_THINK: Nanos = Nanos::from_millis(1);
+/// Shortest wait on such a device.
+const FLASH_IDLE: Nanos = Nanos::from_millis(1);
+
+impl Bfq {
+    /// Returns whether treating all queues alike would do injustice to this one.
+    pub(super) fn is_asymmetric(&self, id: u32) -> bool {
+        let queue = &self.queues[id as usize];
+        let levels = self.levels.iter().filter(|&&count| count > 0).count();
+        let lightest = self.levels.iter().rposition(|&count| count > 0);
+        let is_lightest = queue.weighed && lightest == Some(usize::from(queue.level));
+        let classes = self.busy.iter().filter(|&&count| count > 0).count();
+        (levels >= 2 && !is_lightest) || classes >= 2 || self.pending_groups > 1
+    }
+
+    /// Returns whether the device reorders on its own and does not rotate: there, waiting for one
+    /// queue leaves most of the device unused.
+    pub(super) fn is_queueing_flash(&self) -> bool {
+        !self.rotational && self.tunables.queueing
+    }
+
+    /// Returns whether waiting for this queue gains more throughput than it costs.
+    fn idling_boosts(&self, queue: &Queue) -> bool {
+        let (rotational, queueing) = (self.rotational, self.tunables.queueing);
+        let sequential = !queue.seek.is_seeky() && queue.bound.is_bound() && queue.short_ttime;
+        let boosts = (rotational && !queueing) || ((rotational || !queueing) && sequential);
+        boosts && self.wr_busy == 0
+    }
+
+    /// Returns whether the queue would lose what it is entitled to if others were served while it
+    /// is empty.
+    ///
+    /// On a device that queues by itself and does not rotate, being entitled to more than others is
+    /// not enough: only a queue that is behind its share, and comes back soon, is waited for. One
+    /// that is ahead loses nothing, as it continues where it left (see `Return::Continued`).
+    pub(super) fn idling_needed(&self, id: u32) -> bool {
+        let queue = &self.queues[id as usize];
+        if queue.gone {
+            return false;
+        }
+        let busy = self.busy_total();
+        let raised = queue.raise.is_on()
+            && (self.wr_busy < busy || self.table.in_flight() >= queue.in_flight + 4);
+        if raised || busy == 1 {
+            return true;
+        }
+        if !self.is_asymmetric(id) {
+            return false;
+        }
+        !self.is_queueing_flash()
+            || !queue.is_empty()
+            || (queue.think.mean().is_none_or(|mean| mean <= FLASH_THINK)
+                && self.engine.is_behind(queue.node, self.limits.min() / 4))
+    }
+
+    /// Returns whether the device is kept for this queue while it is empty.
+    pub(super) fn better_to_idle(&self, id: u32) -> bool {
+        let queue = &self.queues[id as usize];
+        if queue.gone {
+            return false;
+        }
+        if self.tunables.strict_guarantees {
+            return true;
+        }
+        if self.tunables.slice_idle == Nanos::ZERO || !queue.sync || queue.class == Class::Idle {
+            return false;
+        }
+        self.idling_boosts(queue) || self.idling_needed(id)
+    }
+
+    /// Begins to wait for the next request of the queue in service.
+    pub(super) fn arm_idle(&mut self, now: Nanos, id: u32) {
+        self.slot.idle_began = now;
+        self.slot.idle_until = Some(now + self.idle_window(id));
+    }
+
+    fn idle_window(&self, id: u32) -> Nanos {
+        let queue = &self.queues[id as usize];
+        // Strict guarantees idle even where the operator has turned idling off.
+        let slice = match self.tunables.slice_idle {
+            Nanos::ZERO => Nanos::from_millis(8),
+            slice => slice,
+        };
+        if self.is_queueing_flash() {
+            let mean = queue.think.mean().unwrap_or(IMMEDIATE);
+            return slice.min(FLASH_IDLE.max(Nanos(mean.0.saturating_mul(4))));
+        }
+        if queue.raise.is_on() {
+            slice.max(RAISED_IDLE)
+        } else if queue.seek.is_seeky() && !self.is_asymmetric(id) {
+            slice.min(IMMEDIATE)
+        } else {
+            slice
+        }
+    }
+}

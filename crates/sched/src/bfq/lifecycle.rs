@@ -1,0 +1,256 @@
+//! A request arrives; a queue turns busy, or idle; a request completes.
+
+use super::{Bfq, ExpireReason};
+use crate::merge::{End, Merge};
+use crate::wf2q::Return;
+use crate::{Class, GroupId, Insertion, Nanos, Request, Tag};
+
+impl Bfq {
+    pub(super) fn arrive(&mut self, now: Nanos, request: &Request) -> Insertion {
+        self.end_overdue_wait(now);
+        let id = request.queue.0;
+        let queue = &mut self.queues[id as usize];
+        assert!(queue.used && !queue.gone, "nobody inserts into a removed queue");
+        let expire = if request.sync {
+            self.tunables.fifo_expire_sync
+        } else {
+            self.tunables.fifo_expire_async
+        };
+        let was_empty = queue.is_empty();
+        let rules = self.merge_rules;
+        if let Some(merge) = queue.list.add(&mut self.table, request, now + expire, rules) {
+            queue.seek.continued(request.end());
+            self.renew_next_after_merge(id, merge);
+            return Insertion::Merged(merge.into);
+        }
+        self.observe(now, request, was_empty);
+        let queue = &mut self.queues[id as usize];
+        let (before, tag) = (queue.next, Some(request.tag));
+        queue.next = self.table.choose(before, tag, self.last_position, self.back_seek);
+        if !queue.busy {
+            self.turn_busy(now, id);
+        } else if queue.next != before {
+            self.renew_budget(id);
+        }
+        if self.holder == Some(id) && self.slot.idle_until.take().is_some() && now >= self.slot.ends
+        {
+            self.expire(now, ExpireReason::BudgetTimeout);
+        }
+        Insertion::Queued
+    }
+
+    fn renew_next_after_merge(&mut self, id: u32, merge: Merge) {
+        let queue = &mut self.queues[id as usize];
+        let before = queue.next;
+        if merge.absorbed.is_some() && before == merge.absorbed {
+            queue.next = Some(merge.into);
+        } else if merge.end == End::Front || merge.absorbed.is_some() {
+            let grown = Some(merge.into);
+            queue.next = self.table.choose(before, grown, self.last_position, self.back_seek);
+        }
+        if queue.next != before || before == Some(merge.into) {
+            self.renew_budget(id);
+        }
+    }
+
+    /// Learns from an arrival: think time, seeks, how much of the time the queue wants the device.
+    fn observe(&mut self, now: Nanos, request: &Request, was_empty: bool) {
+        let slice_idle = self.tunables.slice_idle;
+        let queue = &mut self.queues[request.queue.0 as usize];
+        let is_done = queue.in_flight == 0 && was_empty;
+        if is_done && !queue.busy {
+            queue.think.arrived(now, slice_idle + slice_idle);
+        }
+        if queue.sync && queue.class != Class::Idle && slice_idle > Nanos::ZERO {
+            let longest = Nanos(slice_idle.0 / 2);
+            queue.short_ttime = queue.think.mean().is_none_or(|mean| mean <= longest);
+        }
+        queue.seek.arrived(request.pos, request.nr_sectors, self.rotational);
+        if queue.sync {
+            let since = queue.think.last_end().filter(|_| is_done);
+            let fresh = queue.fresh;
+            queue.bound.arrived(now, since.map(|since| now.since(since)), fresh);
+        }
+    }
+
+    /// Returns what a request costs its queue, in sectors.
+    ///
+    /// While all have equal rights write-back pays several times, so that reads come through; where
+    /// rights differ the shares must be exact.
+    pub(super) fn charge(&self, id: u32, tag: Tag) -> u64 {
+        let queue = &self.queues[id as usize];
+        let nr_sectors = u64::from(self.table.get(tag).nr_sectors);
+        if queue.sync || queue.raise.is_on() || self.is_asymmetric(id) {
+            nr_sectors
+        } else {
+            nr_sectors * u64::from(self.tunables.async_charge_factor)
+        }
+    }
+
+    /// Makes the budget of a waiting queue large enough for its next request.
+    fn renew_budget(&mut self, id: u32) {
+        let queue = &self.queues[id as usize];
+        let (Some(tag), true, false) = (queue.next, queue.busy, self.holder == Some(id)) else {
+            return;
+        };
+        let budget = queue.max_budget.max(self.charge(id, tag));
+        if budget != self.engine.budget(queue.node) {
+            self.engine.set_budget(queue.node, budget);
+        }
+    }
+
+    /// Lets a queue that has its first request compete, and perhaps take the device at once.
+    fn turn_busy(&mut self, now: Nanos, id: u32) {
+        let slice_idle = self.tunables.slice_idle;
+        let queue = &mut self.queues[id as usize];
+        let tag = queue.next.expect("a request has just arrived");
+        let in_time = queue.think.last_end().is_none_or(|end| now <= end + Nanos(3 * slice_idle.0));
+        let continues = core::mem::take(&mut queue.paused) && in_time;
+        queue.fresh = false;
+        let left = self.engine.budget(queue.node).saturating_sub(queue.spent);
+        let target = queue.max_budget;
+        let mut budget =
+            if continues && left > 0 { left.min(target) } else { target.max(self.charge(id, tag)) };
+        if self.review_raise(now, id) {
+            budget = budget.min(self.limits.raised()).max(self.charge(id, tag));
+        }
+        let how = if continues { Return::Continued(self.limits.min()) } else { Return::Anew };
+        self.enter_busy(id);
+        self.engine.activate(now, self.queues[id as usize].node, budget, how);
+        self.preempt(now, id, continues);
+    }
+
+    /// Takes the device from its holder if the newcomer `id` would be next and has reason to.
+    fn preempt(&mut self, now: Nanos, id: u32, continues: bool) {
+        let Some(holder) = self.holder else { return };
+        let (node, class) = {
+            let queue = &self.queues[id as usize];
+            (queue.node, queue.class)
+        };
+        let rival = self.queues[holder as usize].node;
+        let has_reason = (continues && self.coeff(id) >= self.coeff(holder))
+            || self.engine.outranks(node, rival)
+            || !self.better_to_idle(holder);
+        let is_worse = class == Class::Idle && self.queues[holder as usize].class != Class::Idle;
+        if has_reason && !is_worse && self.engine.is_next(node, rival) {
+            self.expire(now, ExpireReason::Preempted);
+        }
+    }
+
+    fn enter_busy(&mut self, id: u32) {
+        let queue = &mut self.queues[id as usize];
+        queue.busy = true;
+        self.busy[queue.class as usize] += 1;
+        if queue.raise.is_on() {
+            self.count_raised(id, true);
+        }
+        self.set_pending(id, true);
+    }
+
+    pub(super) fn leave_busy(&mut self, id: u32) {
+        let queue = &mut self.queues[id as usize];
+        queue.busy = false;
+        self.busy[queue.class as usize] -= 1;
+        let (is_raised, in_flight) = (queue.raise.is_on(), queue.in_flight);
+        if is_raised {
+            self.count_raised(id, false);
+        }
+        if in_flight == 0 {
+            self.set_pending(id, false);
+        }
+    }
+
+    /// Counts a queue in or out of those with requests that wait or are in flight.
+    fn set_pending(&mut self, id: u32, is_pending: bool) {
+        let queue = &mut self.queues[id as usize];
+        if queue.pending != is_pending {
+            queue.pending = is_pending;
+            let group = &mut self.groups[queue.group as usize];
+            if is_pending {
+                self.pending_groups += u32::from(group.pending == 0);
+                group.pending += 1;
+            } else {
+                group.pending -= 1;
+                self.pending_groups -= u32::from(group.pending == 0);
+            }
+        }
+        self.recount_weight(id);
+    }
+
+    /// Counts a queue in or out of the weights that are compared: raised queues are not.
+    pub(super) fn recount_weight(&mut self, id: u32) {
+        let queue = &mut self.queues[id as usize];
+        let is_weighed = queue.pending && !queue.raise.is_on();
+        if queue.weighed != is_weighed {
+            queue.weighed = is_weighed;
+            let count = &mut self.levels[usize::from(queue.level)];
+            *count = if is_weighed { *count + 1 } else { *count - 1 };
+        }
+    }
+
+    pub(super) fn finish(&mut self, now: Nanos, tag: Tag) {
+        let id = self.table.complete(tag).queue.0;
+        let queue = &mut self.queues[id as usize];
+        queue.in_flight -= 1;
+        queue.think.completed(now);
+        let (in_flight, is_empty, is_busy) = (queue.in_flight, queue.is_empty(), queue.busy);
+        if in_flight == 0 && !is_busy {
+            queue.idle_since = Some(now);
+            self.set_pending(id, false);
+        }
+        if self.rate.completed(now) {
+            self.limits.retune(self.rate.budget(self.tunables.timeout_sync));
+        }
+        if self.holder == Some(id) {
+            let waits = is_empty && self.better_to_idle(id);
+            if waits {
+                if in_flight == 0 {
+                    self.arm_idle(now, id);
+                }
+            } else if is_empty {
+                self.expire(now, ExpireReason::NoMoreRequests);
+            } else if now >= self.slot.ends {
+                self.expire(now, ExpireReason::BudgetTimeout);
+            }
+        }
+        self.reap(id);
+    }
+
+    /// Says that nobody inserts into this queue any more; so nobody waits for it either.
+    pub(super) fn retire_queue(&mut self, now: Nanos, id: u32) {
+        let queue = &mut self.queues[id as usize];
+        assert!(queue.used && !queue.gone, "a queue is removed once");
+        queue.gone = true;
+        if queue.is_empty() && queue.busy {
+            if self.holder == Some(id) {
+                self.expire(now, ExpireReason::NoMoreRequests);
+                return;
+            }
+            let node = queue.node;
+            self.leave_busy(id);
+            self.engine.deactivate(node);
+        }
+        self.reap(id);
+    }
+
+    /// Frees the name of a removed queue that has nothing left.
+    pub(super) fn reap(&mut self, id: u32) {
+        let queue = &mut self.queues[id as usize];
+        if queue.gone && queue.used && !queue.busy && queue.in_flight == 0 {
+            queue.used = false;
+            self.engine.remove(queue.node);
+            self.free_queues.push(id);
+        }
+    }
+
+    /// Returns whether `group` is `top` or lies below it.
+    pub(super) fn is_within(&self, mut group: u32, top: GroupId) -> bool {
+        while group != top.0 {
+            if group == GroupId::ROOT.0 {
+                return false;
+            }
+            group = self.groups[group as usize].parent;
+        }
+        true
+    }
+}

@@ -1,0 +1,67 @@
+//! What is known of one queue and of one group.
+
+use super::raise::Raise;
+use super::stats::{IoBound, SeekHistory, ThinkTime};
+use crate::table::SortList;
+use crate::wf2q::Node;
+use crate::{Class, Nanos, Tag};
+
+/// One queue. Busy means: waits for service or is in service.
+#[derive(Clone, Debug)]
+pub(super) struct Queue {
+    pub(super) node: Node,
+    pub(super) group: u32,
+    pub(super) list: SortList,
+    /// The request that is served next; none if nothing waits.
+    pub(super) next: Option<Tag>,
+    pub(super) in_flight: u32,
+    pub(super) class: Class,
+    /// 0 to 7; decides the weight.
+    pub(super) level: u8,
+    pub(super) sync: bool,
+    /// Whether the name is in use.
+    pub(super) used: bool,
+    /// Nobody will insert any more.
+    pub(super) gone: bool,
+    pub(super) busy: bool,
+    /// No request has come yet.
+    pub(super) fresh: bool,
+    /// It left only because it waited for its own requests, and is expected back.
+    pub(super) paused: bool,
+    /// Its oldest request was looked at in this slot.
+    pub(super) fifo_checked: bool,
+    /// It comes back soon after its requests complete, or is presumed to.
+    pub(super) short_ttime: bool,
+    /// It counts in its group's `pending`: from busy until empty and all completed.
+    pub(super) pending: bool,
+    /// It counts in the device's `levels`: pending and not raised.
+    pub(super) weighed: bool,
+    /// Target of the next budget, in sectors.
+    pub(super) max_budget: u64,
+    /// What of its last budget it used, if `paused`, in sectors.
+    pub(super) spent: u64,
+    /// Since when nothing waits and nothing is in flight; none if nothing ever was.
+    pub(super) idle_since: Option<Nanos>,
+    pub(super) think: ThinkTime,
+    pub(super) seek: SeekHistory,
+    pub(super) bound: IoBound,
+    pub(super) raise: Raise,
+}
+
+impl Queue {
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+}
+
+/// One group.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Group {
+    pub(super) node: Node,
+    pub(super) parent: u32,
+    pub(super) used: bool,
+    /// How many of its own queues are pending.
+    pub(super) pending: u32,
+    /// How many raised queues are busy in it and below.
+    pub(super) raised: u32,
+}

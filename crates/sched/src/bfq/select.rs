@@ -1,0 +1,194 @@
+//! Who holds the device, for how long, and what happens when the slot ends.
+
+use super::budget::{Device, Pace, Slot, next_budget, pace, time_charge};
+use super::rate::Sample;
+use super::stats::is_seek;
+use super::{Bfq, ExpireReason};
+use crate::{Class, Nanos, Next, Tag};
+
+/// What to do with the queue in service.
+enum Verdict {
+    Serve(Tag),
+    Wait(Next),
+    Expire(ExpireReason),
+}
+
+impl Bfq {
+    /// Ends a wait whose window has passed.
+    pub(super) fn end_overdue_wait(&mut self, now: Nanos) {
+        if let Some(until) = self.slot.idle_until
+            && now >= until
+        {
+            let timed_out = until >= self.slot.ends;
+            let reason =
+                if timed_out { ExpireReason::BudgetTimeout } else { ExpireReason::TooIdle };
+            // It ended then, however late we hear of it.
+            self.expire(until, reason);
+        }
+    }
+
+    pub(super) fn choose_next(&mut self, now: Nanos) -> Next {
+        self.end_overdue_wait(now);
+        if self.busy_total() == 0 || (self.tunables.strict_guarantees && self.table.in_flight() > 0)
+        {
+            return Next::Empty;
+        }
+        loop {
+            let Some(id) = self.holder else {
+                if !self.begin_slot(now) {
+                    return Next::Empty;
+                }
+                continue;
+            };
+            match self.examine(now, id) {
+                Verdict::Serve(tag) => {
+                    self.send(now, id, tag);
+                    return Next::Request(tag);
+                }
+                Verdict::Wait(next) => return next,
+                Verdict::Expire(reason) => self.expire(now, reason),
+            }
+        }
+    }
+
+    fn begin_slot(&mut self, now: Nanos) -> bool {
+        let Some(node) = self.engine.select(now) else { return false };
+        let id = self.owners[node as usize];
+        self.holder = Some(id);
+        self.queues[id as usize].fifo_checked = false;
+        self.limits.slot_begins();
+        let lasts = self.tunables.timeout_sync.0.saturating_mul(u64::from(self.coeff(id)));
+        self.slot.began = now;
+        self.slot.ends = now + Nanos(lasts);
+        self.slot.idle_until = None;
+        true
+    }
+
+    fn examine(&self, now: Nanos, id: u32) -> Verdict {
+        let queue = &self.queues[id as usize];
+        let timed_out = now >= self.slot.ends;
+        if let Some(tag) = queue.next {
+            if timed_out {
+                return Verdict::Expire(ExpireReason::BudgetTimeout);
+            }
+            let spent = self.engine.service(queue.node);
+            return if spent + self.charge(id, tag) > self.engine.budget(queue.node) {
+                Verdict::Expire(ExpireReason::BudgetExhausted)
+            } else {
+                Verdict::Serve(tag)
+            };
+        }
+        if self.slot.idle_until.is_some() || (queue.in_flight > 0 && self.better_to_idle(id)) {
+            if self.table.waiting() == 0 {
+                return Verdict::Wait(Next::Empty);
+            }
+            if let Some(until) = self.slot.idle_until {
+                return Verdict::Wait(Next::NotBefore(until));
+            }
+            return if timed_out {
+                Verdict::Expire(ExpireReason::BudgetTimeout)
+            } else {
+                Verdict::Wait(Next::NotBefore(self.slot.ends))
+            };
+        }
+        Verdict::Expire(ExpireReason::NoMoreRequests)
+    }
+
+    /// Sends a request of the queue in service to the device.
+    fn send(&mut self, now: Nanos, id: u32, tag: Tag) {
+        let cost = self.charge(id, tag);
+        let record = self.table.get(tag);
+        let (pos, end, nr_sectors) = (record.pos, record.end(), record.nr_sectors);
+        let seeky = is_seek(self.last_position, pos, nr_sectors, self.rotational);
+        let device_busy = self.table.in_flight() > 0;
+        if self.rate.dispatched(now, Sample { nr_sectors, seeky, device_busy }) {
+            self.limits.retune(self.rate.budget(self.tunables.timeout_sync));
+        }
+        self.last_position = end;
+        let queue = &mut self.queues[id as usize];
+        self.engine.serve(queue.node, cost, u64::from(nr_sectors));
+        if queue.raise.is_on() {
+            queue.raise.service += cost;
+        }
+        queue.in_flight += 1;
+        let overdue = if queue.fifo_checked { None } else { queue.list.oldest() };
+        queue.fifo_checked = true;
+        let overdue = overdue.filter(|&old| old != tag && now >= self.table.get(old).fifo_time);
+        queue.next = overdue.or_else(|| queue.list.next_after(&self.table, tag, self.back_seek));
+        queue.list.start(&mut self.table, tag);
+        self.review_raise_in_service(now, id);
+        let is_idle_class = self.queues[id as usize].class == Class::Idle;
+        if is_idle_class && self.busy_total() > 1 {
+            self.expire(now, ExpireReason::BudgetExhausted);
+        }
+    }
+
+    /// Takes the device from the queue in service, charges it, sizes its next budget and queues it
+    /// anew or lets it go.
+    pub(super) fn expire(&mut self, now: Nanos, reason: ExpireReason) {
+        let id = self.holder.take().expect("somebody holds the device");
+        // Time spent waiting for a queue is no time in which it was slow.
+        let idled = self.slot.idle_until.take().is_some();
+        let end = if idled { self.slot.idle_began } else { now };
+        self.charge_time(id, reason, end.since(self.slot.began));
+        let queue = &mut self.queues[id as usize];
+        let service = self.engine.service(queue.node);
+        let slot = Slot {
+            sync: queue.sync,
+            raised: queue.raise.is_on(),
+            in_flight: queue.in_flight > 0,
+            service,
+            budget: queue.max_budget,
+        };
+        let mut budget = self.engine.budget(queue.node);
+        if let Some(target) = next_budget(reason, slot, self.limits) {
+            queue.max_budget = target;
+            budget = target;
+        }
+        if let Some(tag) = queue.next {
+            budget = budget.max(self.charge(id, tag));
+        }
+        // Preempted while it was waited for, it keeps its place in the competition.
+        let is_kept = reason == ExpireReason::Preempted && self.idling_needed(id);
+        let queue = &mut self.queues[id as usize];
+        let node = queue.node;
+        if !queue.is_empty() || is_kept {
+            queue.paused = false;
+            self.engine.expire(node, Some(budget));
+            return;
+        }
+        let has_ended =
+            matches!(reason, ExpireReason::BudgetTimeout | ExpireReason::BudgetExhausted);
+        queue.paused = !has_ended;
+        queue.spent = service;
+        if queue.in_flight == 0 {
+            queue.idle_since = Some(now);
+        }
+        self.leave_busy(id);
+        self.engine.expire(node, None);
+        self.reap(id);
+    }
+
+    /// Charges the queue in service for its time if it was slow.
+    fn charge_time(&mut self, id: u32, reason: ExpireReason, span: Nanos) {
+        let queue = &self.queues[id as usize];
+        if !queue.sync || queue.raise.is_on() {
+            return;
+        }
+        let (node, seeky) = (queue.node, queue.seek.is_seeky());
+        let (service, budget) = (self.engine.service(node), self.engine.budget(node));
+        let device = Device {
+            rotational: self.rotational,
+            overlaps: self.is_queueing_flash(),
+            max_budget: self.limits.max(),
+            timeout: self.tunables.timeout_sync,
+        };
+        let Pace { charged, slow } = pace(span, seeky, device, service);
+        let left = budget.saturating_sub(service);
+        if slow || (reason == ExpireReason::BudgetTimeout && left >= budget / 3) {
+            let total = time_charge(charged, device).max(service);
+            self.engine.extend_budget(node, total);
+            self.engine.serve(node, total - service, 0);
+        }
+    }
+}
