@@ -94,10 +94,8 @@ pub struct DiskStatus {
 pub struct OpStatus {
     /// Requests answered.
     pub requests: u64,
-    /// Bytes moved, or discarded.
+    /// Bytes moved; 0 where none move.
     pub bytes: u64,
-    /// Requests answered with an error.
-    pub errors: u64,
 }
 
 /// How long something took, since the daemon started.

@@ -1,0 +1,278 @@
+//! What can be said on the command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use evenkeel_wire::{Scheduler, Source, WEIGHT_MAX, check_name, parse_size};
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "evenkeel",
+    version,
+    about = "Virtual disks for KVM guests, scheduled together: fair shares, quick starts",
+    after_help = "Examples:\n  \
+        evenkeel serve --create 10G web=web.img db=db.img   serve two disks\n  \
+        evenkeel connect web --vmm libvirt                  attach one to a VM\n  \
+        evenkeel status                                     see what they do\n  \
+        evenkeel set web weight=300                         give one a larger share"
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Serve virtual disks over vhost-user-blk until SIGTERM or SIGINT
+    Serve(Box<ServeArgs>),
+    /// Print what to paste into a VMM to attach a disk
+    Connect(ConnectArgs),
+    /// Show what the disks of the running daemon do
+    Status(StatusArgs),
+    /// Change a disk of the running daemon
+    Set(SetArgs),
+    /// Measure the scheduler, the data path, the shares, and the start of applications
+    Bench(BenchArgs),
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    evenkeel serve web=/var/lib/vm/web.img db=/dev/vg0/db\n  \
+    evenkeel serve --create 10G --weight db=300 web=web.img db=db.img\n  \
+    evenkeel serve --model hdd --scheduler deadline scratch=null:60G\n  \
+    evenkeel serve --config /etc/evenkeel.toml\n\n\
+    Without a configuration file all disks share one pool, hence one physical device.\n\
+    docs/guide/configuration.md explains every field of the file.")]
+pub(crate) struct ServeArgs {
+    /// Disks: NAME=PATH of a raw image or block device, or NAME=null:SIZE
+    #[arg(value_name = "NAME=PATH", value_parser = named_source,
+          required_unless_present = "config", conflicts_with = "config")]
+    pub(crate) disks: Vec<(String, Source)>,
+    /// Read everything from a TOML file instead
+    #[arg(long, value_name = "FILE", conflicts_with_all = [
+        "create", "preallocate", "weight", "read_only", "scheduler", "model", "depth"])]
+    pub(crate) config: Option<PathBuf>,
+    /// Create images that do not exist, with this size (10G, 512M)
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) create: Option<u64>,
+    /// Reserve the space of created images at once
+    #[arg(long, requires = "create")]
+    pub(crate) preallocate: bool,
+    /// Share of a disk relative to the others, 1 to 1000 [default: 100]
+    #[arg(long, value_name = "NAME=W", value_parser = named_weight)]
+    pub(crate) weight: Vec<(String, u32)>,
+    /// Refuse writes to a disk
+    #[arg(long, value_name = "NAME")]
+    pub(crate) read_only: Vec<String>,
+    /// Who decides which request goes next: none, noop, deadline or bfq
+    #[arg(long, value_name = "NAME", default_value = "bfq", value_parser = str::parse::<Scheduler>)]
+    pub(crate) scheduler: Scheduler,
+    /// Imitate the timing of a device: hdd, sdhc, emmc, ssd or nvme, with options (hdd:rpm=5400)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) model: Option<String>,
+    /// Most commands at the device at a time [default: the device's]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) depth: Option<u32>,
+    #[command(flatten)]
+    pub(crate) place: Place,
+    /// What to log, as in RUST_LOG: error, info, evenkeel_server=debug [default: info]
+    #[arg(long, value_name = "FILTER")]
+    pub(crate) log: Option<String>,
+}
+
+/// Where the daemon's sockets are.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Place {
+    /// Directory of the sockets [default: /run/evenkeel as root, else $XDG_RUNTIME_DIR/evenkeel]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) socket_dir: Option<PathBuf>,
+    /// Socket of the API [default: api.sock in the directory of the sockets]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) api: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    evenkeel connect web\n  \
+    evenkeel connect web --vmm libvirt --cpus 8")]
+pub(crate) struct ConnectArgs {
+    /// The disk
+    #[arg(value_parser = disk_name)]
+    pub(crate) name: String,
+    /// What runs the VM
+    #[arg(long, value_enum, default_value_t = Vmm::Qemu)]
+    pub(crate) vmm: Vmm,
+    /// Virtual CPUs of the VM: the disk gets one vring for each
+    #[arg(long, value_name = "N", default_value_t = 4,
+          value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) cpus: u16,
+    /// Memory of the VM
+    #[arg(long, value_name = "SIZE", default_value = "2G", value_parser = size)]
+    pub(crate) memory: u64,
+    /// Directory of the sockets [default: /run/evenkeel as root, else $XDG_RUNTIME_DIR/evenkeel]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) socket_dir: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Vmm {
+    /// Arguments of qemu-system-*
+    Qemu,
+    /// Elements of a libvirt domain
+    Libvirt,
+    /// Arguments of cloud-hypervisor
+    CloudHypervisor,
+    /// Arguments of crosvm run
+    Crosvm,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people
+    Table,
+    /// One JSON document
+    Json,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    evenkeel status\n  \
+    evenkeel status --format json | jq '.pools[].disks[] | {name, weight, raised}'")]
+pub(crate) struct StatusArgs {
+    /// For whom to print
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    pub(crate) format: Format,
+    #[command(flatten)]
+    pub(crate) place: Place,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Example:\n  evenkeel set web weight=300")]
+pub(crate) struct SetArgs {
+    /// The disk
+    #[arg(value_parser = disk_name)]
+    pub(crate) name: String,
+    /// The new share of the disk's VM, 1 to 1000
+    #[arg(value_name = "weight=N", value_parser = weight_setting)]
+    pub(crate) weight: u32,
+    #[command(flatten)]
+    pub(crate) place: Place,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    evenkeel bench sched --format json\n  \
+    evenkeel bench shares --model hdd --visitor\n  \
+    evenkeel bench rate --dir /var/tmp/bench")]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    pub(crate) what: Bench,
+    /// For whom to print
+    #[arg(long, value_enum, default_value_t = Format::Table, global = true)]
+    pub(crate) format: Format,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum Bench {
+    /// Cost of one request in each scheduler, by the number of busy queues
+    Sched,
+    /// Random 4 KiB reads through the whole path, beside qemu-storage-daemon
+    Rate {
+        /// Where images and logs go; the disk below it is the one that is measured
+        #[arg(long, value_name = "DIR", default_value = "target/bench")]
+        dir: PathBuf,
+    },
+    /// Shares of two disks with weights 100 and 300 that saturate one pool
+    Shares {
+        /// Where images and logs go; the disk below it is the one that is shared
+        #[arg(long, value_name = "DIR", default_value = "target/bench")]
+        dir: PathBuf,
+        /// Imitate the timing of a device, as in evenkeel serve --model
+        #[arg(long, value_name = "NAME")]
+        model: Option<String>,
+        /// Let a third disk come and go meanwhile
+        #[arg(long)]
+        visitor: bool,
+    },
+    /// Start of an application in a guest while another hammers the disk
+    Demo,
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    parse_size(text).map_err(|error| {
+        format!("{error}; write bytes, or a number with K, M, G or T, such as 10G")
+    })
+}
+
+fn disk_name(name: &str) -> Result<String, String> {
+    check_name(name).map(|()| name.to_owned()).map_err(|problem| {
+        format!("{problem}; use 1 to 64 letters, digits, dots, underscores and hyphens")
+    })
+}
+
+/// Splits `NAME=…`, for arguments that concern one disk.
+fn named<'a>(text: &'a str, form: &str) -> Result<(String, &'a str), String> {
+    let (name, rest) = text.split_once('=').ok_or_else(|| format!("write {form}"))?;
+    if rest.is_empty() {
+        return Err(format!("write {form}"));
+    }
+    Ok((disk_name(name)?, rest))
+}
+
+fn named_source(text: &str) -> Result<(String, Source), String> {
+    let (name, source) = named(text, "NAME=PATH, such as web=web.img")?;
+    let source = source.parse().map_err(|error| format!("{error}; write NAME=null:10G"))?;
+    Ok((name, source))
+}
+
+fn named_weight(text: &str) -> Result<(String, u32), String> {
+    let (name, number) = named(text, "NAME=W, such as web=300")?;
+    Ok((name, weight(number)?))
+}
+
+fn weight_setting(text: &str) -> Result<u32, String> {
+    match text.split_once('=') {
+        Some(("weight", number)) => weight(number),
+        _ => Err("the weight is what can be set so far; write weight=300".to_owned()),
+    }
+}
+
+fn weight(text: &str) -> Result<u32, String> {
+    text.parse()
+        .ok()
+        .filter(|weight| (1..=WEIGHT_MAX).contains(weight))
+        .ok_or_else(|| format!("a weight is a whole number from 1 to {WEIGHT_MAX}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_of_the_arguments_holds_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_disk_is_a_name_and_where_its_data_lives() {
+        assert_eq!(
+            named_source("web=a=b.img"),
+            Ok(("web".to_owned(), Source::Path(PathBuf::from("a=b.img"))))
+        );
+        let null = Source::Null { size_bytes: 1 << 30 };
+        assert_eq!(named_source("n=null:1G"), Ok(("n".to_owned(), null)));
+        for wrong in ["web", "web=", "=a.img", "a/b=c", "n=null:"] {
+            assert_eq!(named_source(wrong).map_err(|_| ()), Err(()), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_weight_is_a_number_from_1_to_1000() {
+        assert_eq!(weight_setting("weight=1000"), Ok(1000));
+        for wrong in ["weight=0", "weight=1001", "weight=", "weight", "colour=3"] {
+            assert_eq!(weight_setting(wrong).map_err(|_| ()), Err(()), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! `evenkeel bench`: calls the benchmarks and prints what they report.
+
+use std::env;
+
+use evenkeel_bench::{demo, rate, sched, shares};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::args::{Bench, BenchArgs, Format};
+use crate::failure::{Failure, Outcome};
+use crate::print;
+
+pub(crate) fn run(args: &BenchArgs) -> Outcome<()> {
+    let format = args.format;
+    let evenkeel = env::current_exe().map_err(Failure::work)?;
+    match &args.what {
+        Bench::Demo => {
+            let report = demo::run(&demo::Options::default()).map_err(Failure::Work)?;
+            show(format, &report, |_| report.table())
+        }
+        Bench::Rate { dir } => {
+            let options = rate::RateOptions::new(evenkeel, dir.clone());
+            let report = rate::run(&options, &mut progress).map_err(Failure::Work)?;
+            show(format, &report, table)
+        }
+        Bench::Sched => {
+            let report = sched::run(&sched::Options::default(), |row| {
+                progress(&format!("{}, {} queues", row.scheduler, row.queues));
+            });
+            show(format, &report, |_| report.table())
+        }
+        Bench::Shares { dir, model, visitor } => {
+            let mut options = shares::SharesOptions::new(evenkeel, dir.clone(), model.clone());
+            options.visitor = *visitor;
+            let report = shares::run(&options, &mut progress).map_err(Failure::Work)?;
+            show(format, &report, table)
+        }
+    }
+}
+
+fn progress(line: &str) {
+    eprintln!("{line}");
+}
+
+/// Prints a report as JSON, or as the table that `table` makes of that.
+fn show(
+    format: Format,
+    report: &impl Serialize,
+    table: impl FnOnce(&Value) -> String,
+) -> Outcome<()> {
+    print(&match format {
+        Format::Json => serde_json::to_string_pretty(report).map_err(Failure::work)? + "\n",
+        Format::Table => table(&serde_json::to_value(report).map_err(Failure::work)?),
+    })
+}
+
+/// Lays out the rows of a report: one column per field, in the order of the fields.
+fn table(report: &Value) -> String {
+    let empty = Vec::new();
+    let rows = report.get("rows").and_then(Value::as_array).unwrap_or(&empty);
+    let Some(first) = rows.first().and_then(Value::as_object) else {
+        return "nothing was measured\n".to_owned();
+    };
+    let heading: Vec<String> = first.keys().cloned().collect();
+    let mut lines = vec![heading.clone()];
+    lines.extend(rows.iter().map(|row| heading.iter().map(|key| cell(&row[key])).collect()));
+    let widths: Vec<usize> = (0..heading.len())
+        .map(|column| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0))
+        .collect();
+    let line = |cells: &Vec<String>| {
+        let cells = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:>width$}"));
+        cells.collect::<Vec<_>>().join("  ") + "\n"
+    };
+    lines.iter().map(line).collect()
+}
+
+fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
+            Some(float) if float.abs() >= 1000.0 => format!("{float:.0}"),
+            Some(float) => format!("{float:.2}"),
+            None => number.to_string(),
+        },
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_has_a_column_for_each_field_in_their_order() {
+        let report = serde_json::json!({"rows": [
+            {"server": "bfq", "iops": 12345.6, "ratio": null},
+            {"server": "none", "iops": 1.0, "ratio": 0.987},
+        ]});
+        let expected = "server   iops  ratio\n   bfq  12346      -\n  none   1.00   0.99\n";
+        assert_eq!(table(&report), expected);
+        assert_eq!(table(&serde_json::json!({"rows": []})), "nothing was measured\n");
+    }
+}

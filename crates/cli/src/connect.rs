@@ -1,0 +1,143 @@
+//! What to paste into a VMM.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::anyhow;
+use evenkeel_wire::format_size;
+
+use crate::args::{ConnectArgs, Vmm};
+use crate::failure::{Failure, Outcome};
+use crate::{place, print};
+
+pub(crate) fn run(args: &ConnectArgs) -> Outcome<()> {
+    let dir = place::socket_dir(args.socket_dir.as_deref())?;
+    let socket = place::disk(&dir, &args.name);
+    let socket = text_of(&socket)?;
+    let mut text = match args.vmm {
+        Vmm::Qemu => qemu(args, socket),
+        Vmm::Libvirt => libvirt(args, socket),
+        Vmm::CloudHypervisor => cloud_hypervisor(args, without_comma(socket)?),
+        Vmm::Crosvm => crosvm(without_comma(socket)?),
+    };
+    text.push('\n');
+    print(&text)
+}
+
+/// Returns the arguments with which QEMU attaches a disk, memory aside.
+pub(crate) fn qemu_device(name: &str, socket: &str, cpus: u16) -> [String; 2] {
+    // QEMU writes a comma inside a value twice.
+    let path = socket.replace(',', ",,");
+    [
+        format!("-chardev {}", quoted(&format!("socket,id=ek-{name},path={path},reconnect=1"))),
+        format!("-device vhost-user-blk-pci,chardev=ek-{name},num-queues={cpus}"),
+    ]
+}
+
+fn qemu(args: &ConnectArgs, socket: &str) -> String {
+    let memory = format_size(args.memory);
+    let [chardev, device] = qemu_device(&args.name, socket, args.cpus);
+    let mut text = String::new();
+    for line in [
+        "# Memory that the daemon shares, once per VM:",
+        &format!("-m {memory} -object memory-backend-memfd,id=ek-mem,size={memory},share=on \\"),
+        "-machine memory-backend=ek-mem \\",
+        "# The disk; it comes back by itself when the daemon restarts",
+        "# (QEMU 9.2 and later also take reconnect-ms=1000 for reconnect=1):",
+        &format!("{chardev} \\"),
+    ] {
+        let _infallible = writeln!(text, "{line}");
+    }
+    text.push_str(&device);
+    text
+}
+
+fn libvirt(args: &ConnectArgs, socket: &str) -> String {
+    format!(
+        "<!-- Memory that the daemon shares, once, directly below <domain>: -->\n\
+         <memoryBacking>\n  \
+           <source type='memfd'/>\n  \
+           <access mode='shared'/>\n\
+         </memoryBacking>\n\n\
+         <!-- The disk, below <devices>; choose a free target: -->\n\
+         <disk type='vhostuser' device='disk'>\n  \
+           <driver name='qemu' type='raw' queues='{}'/>\n  \
+           <source type='unix' path='{}'>\n    \
+             <reconnect enabled='yes' timeout='1'/>\n  \
+           </source>\n  \
+           <target dev='vdb' bus='virtio'/>\n\
+         </disk>",
+        args.cpus,
+        escaped(socket),
+    )
+}
+
+fn cloud_hypervisor(args: &ConnectArgs, socket: &str) -> String {
+    format!(
+        "--memory size={},shared=on \\\n--disk {}",
+        format_size(args.memory),
+        quoted(&format!("vhost_user=true,socket={socket},num_queues={},queue_size=256", args.cpus)),
+    )
+}
+
+fn crosvm(socket: &str) -> String {
+    format!("--vhost-user {}", quoted(&format!("block,socket={socket}")))
+}
+
+fn text_of(socket: &Path) -> Outcome<&str> {
+    socket.to_str().ok_or_else(|| {
+        let path = socket.display();
+        Failure::wrong_use(anyhow!("{path} is not UTF-8; choose another --socket-dir"))
+    })
+}
+
+/// Refuses what the option syntax of these VMMs cannot express.
+fn without_comma(socket: &str) -> Outcome<&str> {
+    if socket.contains(',') {
+        let error = anyhow!(
+            "{socket} contains a comma, which this VMM takes as the end of the \
+                             path; choose another --socket-dir"
+        );
+        return Err(Failure::wrong_use(error));
+    }
+    Ok(socket)
+}
+
+/// Returns `text` as one word of a shell.
+fn quoted(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+=,:@%".contains(&byte);
+    if text.bytes().all(plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}
+
+/// Returns `text` as the value of an XML attribute.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('\'', "&apos;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_that_a_shell_would_take_apart_are_quoted() {
+        assert_eq!(quoted("a,b=/c.sock"), "a,b=/c.sock");
+        assert_eq!(quoted("a b"), "'a b'");
+        assert_eq!(quoted("it's"), r"'it'\''s'");
+    }
+
+    #[test]
+    fn commas_are_doubled_for_qemu_and_refused_where_nothing_helps() {
+        let [chardev, _] = qemu_device("web", "/a,b/web.sock", 1);
+        assert_eq!(chardev, "-chardev socket,id=ek-web,path=/a,,b/web.sock,reconnect=1");
+        assert_eq!(without_comma("/a,b").map_err(|_| ()), Err(()));
+    }
+
+    #[test]
+    fn an_attribute_cannot_be_broken_out_of() {
+        assert_eq!(escaped("a'/><&"), "a&apos;/>&lt;&amp;");
+    }
+}

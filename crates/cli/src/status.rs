@@ -1,0 +1,160 @@
+//! `evenkeel status` and `evenkeel set`: the running daemon, seen and changed through its API.
+
+use std::fmt::Write as _;
+
+use evenkeel_server::api::{Client, ClientError};
+use evenkeel_wire::format_size;
+use evenkeel_wire::status::{DiskStatus, Latency, PoolStatus, Status};
+
+use crate::args::{Format, SetArgs, StatusArgs};
+use crate::failure::{Failure, Outcome};
+use crate::{place, print};
+
+pub(crate) fn run(args: &StatusArgs) -> Outcome<()> {
+    let status = Client::new(&place::api(&args.place)?).status().map_err(Failure::work)?;
+    print(&match args.format {
+        Format::Json => serde_json::to_string_pretty(&status).map_err(Failure::work)? + "\n",
+        Format::Table => table(&status),
+    })
+}
+
+pub(crate) fn set(args: &SetArgs) -> Outcome<()> {
+    let client = Client::new(&place::api(&args.place)?);
+    let disk = client.set_weight(&args.name, args.weight).map_err(|error| match error {
+        // The daemon says that the call itself was wrong.
+        ClientError::Refused { code: 400..=499, .. } => Failure::wrong_use(error),
+        _ => Failure::work(error),
+    })?;
+    print(&format!("{}: VM {} has weight {}\n", disk.name, disk.vm, disk.weight))
+}
+
+/// The columns: heading and width. Names go left, figures right.
+const COLUMNS: [(&str, usize); 11] = [
+    ("DISK", 16),
+    ("VM", 16),
+    ("STATE", 9),
+    ("SIZE", 8),
+    ("WEIGHT", 8),
+    ("REQUESTS", 11),
+    ("MIB", 10),
+    ("ERRORS", 7),
+    ("NOW", 9),
+    ("QUEUE µs", 17),
+    ("SERVICE µs", 17),
+];
+/// So many columns are names.
+const NAMES: usize = 3;
+
+fn table(status: &Status) -> String {
+    let mut text = String::new();
+    for pool in &status.pools {
+        heading(&mut text, pool);
+        row(&mut text, &COLUMNS.map(|(name, _)| name.to_owned()));
+        for disk in &pool.disks {
+            row(&mut text, &cells(disk));
+        }
+        text.push('\n');
+    }
+    text.push_str(
+        "NOW: at the device + waiting. WEIGHT*: raised now. QUEUE, SERVICE: median / 99 %.\n",
+    );
+    text
+}
+
+fn heading(text: &mut String, pool: &PoolStatus) {
+    let PoolStatus { name, scheduler, device, depth, in_flight, waiting, .. } = pool;
+    let _infallible = writeln!(
+        text,
+        "pool {name}: {scheduler} on {device}, {in_flight} of {depth} at the device, \
+         {waiting} waiting"
+    );
+}
+
+fn cells(disk: &DiskStatus) -> [String; COLUMNS.len()] {
+    let raised = if disk.raised { "*" } else { "" };
+    [
+        disk.name.clone(),
+        disk.vm.clone(),
+        if disk.connected { "connected" } else { "free" }.to_owned(),
+        format_size(disk.size_bytes),
+        format!("{}{raised}", disk.weight),
+        disk.requests.to_string(),
+        (disk.bytes >> 20).to_string(),
+        disk.errors.to_string(),
+        format!("{}+{}", disk.in_flight, disk.waiting),
+        pair(&disk.queue_time),
+        pair(&disk.service_time),
+    ]
+}
+
+fn pair(latency: &Latency) -> String {
+    format!("{:.0} / {:.0}", latency.p50_us, latency.p99_us)
+}
+
+fn row(text: &mut String, cells: &[String; COLUMNS.len()]) {
+    let mut line = String::new();
+    for (index, (cell, (_, width))) in cells.iter().zip(COLUMNS).enumerate() {
+        let _infallible = if index < NAMES {
+            write!(line, "{cell:width$} ")
+        } else {
+            write!(line, "{cell:>width$} ")
+        };
+    }
+    text.push_str(line.trim_end());
+    text.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_a_line_for_each_disk() {
+        let disk = DiskStatus {
+            name: "web".to_owned(),
+            vm: "shop".to_owned(),
+            size_bytes: 10 << 30,
+            weight: 300,
+            raised: true,
+            connected: true,
+            requests: 12,
+            bytes: 3 << 20,
+            in_flight: 2,
+            waiting: 5,
+            queue_time: Latency { p50_us: 10.4, p99_us: 99.6, ..Latency::default() },
+            ..DiskStatus::default()
+        };
+        let pool = PoolStatus {
+            name: "main".to_owned(),
+            scheduler: "bfq".to_owned(),
+            device: "hdd".to_owned(),
+            depth: 32,
+            disks: vec![disk],
+            ..PoolStatus::default()
+        };
+        let text = table(&Status { pools: vec![pool], ..Status::default() });
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "pool main: bfq on hdd, 0 of 32 at the device, 0 waiting");
+        let words: Vec<&str> = lines[2].split_whitespace().collect();
+        assert_eq!(
+            words,
+            [
+                "web",
+                "shop",
+                "connected",
+                "10G",
+                "300*",
+                "12",
+                "3",
+                "0",
+                "2+5",
+                "10",
+                "/",
+                "100",
+                "0",
+                "/",
+                "0"
+            ]
+        );
+    }
+}

@@ -1,0 +1,178 @@
+//! The program as its users meet it: arguments in, text and exit status out.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+/// A directory that goes away with the test.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("evenkeel-cli-{name}-{}", std::process::id()));
+        fs::create_dir_all(&dir).expect("the temporary directory is writable");
+        Self(dir)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().expect("its path is UTF-8").to_owned()
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn evenkeel(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_evenkeel")).args(args).output().expect("it starts")
+}
+
+/// Exit status, standard output, standard error.
+fn run(args: &[&str]) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = evenkeel(args);
+    let text = |bytes| String::from_utf8(bytes).expect("it prints UTF-8");
+    (status.code().expect("it is not ended by a signal"), text(stdout), text(stderr))
+}
+
+#[test]
+fn help_and_version_are_answers_not_errors() {
+    let (code, out, err) = run(&["--help"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    for word in ["serve", "connect", "status", "set", "bench", "Examples:"] {
+        assert!(out.contains(word), "{word} in {out}");
+    }
+    for command in ["serve", "connect", "status", "set"] {
+        let (code, out, _) = run(&[command, "--help"]);
+        assert_eq!(code, 0);
+        assert!(out.contains("Example"), "{command} --help shows an example: {out}");
+    }
+    let (code, out, _) = run(&["--version"]);
+    assert_eq!((code, out.as_str()), (0, concat!("evenkeel ", env!("CARGO_PKG_VERSION"), "\n")));
+}
+
+#[test]
+fn wrong_use_ends_with_2_and_says_what_to_write() {
+    for (args, hint) in [
+        (&["serve"][..], "NAME=PATH"),
+        (&["serve", "web"], "web=web.img"),
+        (&["serve", "a/b=c"], "letters, digits"),
+        (&["serve", "--create", "10X", "web=a"], "10G"),
+        (&["serve", "--weight", "web=0", "web=a"], "1 to 1000"),
+        (&["serve", "--scheduler", "fair", "web=a"], "none, noop, deadline and bfq"),
+        (&["serve", "--config", "a.toml", "web=a"], "cannot be used with"),
+        (&["connect", "../web"], "letters, digits"),
+        (&["connect", "web", "--vmm", "qmeu"], "qemu"),
+        (&["set", "web", "colour=red"], "weight=300"),
+        (&["statsu"], "status"),
+        (&[], "Usage"),
+    ] {
+        let (code, out, err) = run(args);
+        assert_eq!((code, out.as_str()), (2, ""), "{args:?}: {err}");
+        assert!(err.contains(hint), "{args:?} brings {hint}: {err}");
+    }
+}
+
+#[test]
+fn all_mistakes_of_a_file_come_at_once_with_their_lines() {
+    let dir = Dir::new("mistakes");
+    let file = dir.path("evenkeel.toml");
+    let text = "[pools.main]\nmodel = \"tape\"\nscheduler = \"fair\"\n\
+                [pools.main.disks.web]\npath = \"a\"\nweight = 0\nreadonly = true\n";
+    fs::write(&file, text).unwrap();
+    let (code, out, err) = run(&["serve", "--config", &file, "--socket-dir", &dir.path("s")]);
+    assert_eq!((code, out.as_str()), (2, ""));
+    let lines: Vec<&str> = err.lines().collect();
+    assert_eq!(lines[0], format!("evenkeel: {file}: 4 mistakes in the configuration"), "{err}");
+    for (line, start) in lines[1..].iter().zip([
+        "  line 2: pools.main.model = \"tape\": ",
+        "  line 3: pools.main.scheduler = \"fair\": ",
+        "  line 6: pools.main.disks.web.weight = 0: ",
+        "  line 7: pools.main.disks.web.readonly = true: unknown key; did you mean read_only?",
+    ]) {
+        assert!(line.starts_with(start), "{line} starts with {start}");
+    }
+    assert_eq!(lines.len(), 5, "{err}");
+}
+
+#[test]
+fn all_mistakes_of_the_arguments_come_at_once() {
+    let (code, _, err) = run(&[
+        "serve",
+        "web=x.img",
+        "db=./x.img",
+        "--weight",
+        "wbe=3",
+        "--read-only",
+        "bd",
+        "--model",
+        "tape",
+    ]);
+    assert_eq!(code, 2);
+    for part in ["4 mistakes", "--weight = wbe", "--read-only = bd", "same image", "tape"] {
+        assert!(err.contains(part), "{part} in {err}");
+    }
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named() {
+    let (code, _, err) = run(&["serve", "--config", "/nonexistent/evenkeel.toml"]);
+    assert_eq!(code, 2);
+    assert!(err.contains("/nonexistent/evenkeel.toml"), "{err}");
+}
+
+#[test]
+fn qemu_gets_shared_memory_and_a_disk_that_reconnects() {
+    let (code, out, err) = run(&["connect", "web", "--socket-dir", "/run/ek", "--cpus", "8"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    for line in [
+        "-m 2G -object memory-backend-memfd,id=ek-mem,size=2G,share=on \\",
+        "-machine memory-backend=ek-mem \\",
+        "-chardev socket,id=ek-web,path=/run/ek/web.sock,reconnect=1 \\",
+        "-device vhost-user-blk-pci,chardev=ek-web,num-queues=8",
+    ] {
+        assert!(out.lines().any(|found| found == line), "{line} in {out}");
+    }
+}
+
+#[test]
+fn libvirt_gets_its_two_elements() {
+    let (code, out, _) = run(&["connect", "web", "--vmm", "libvirt", "--socket-dir", "/run/ek"]);
+    assert_eq!(code, 0);
+    for part in [
+        "<source type='memfd'/>",
+        "<access mode='shared'/>",
+        "<disk type='vhostuser' device='disk'>",
+        "<driver name='qemu' type='raw' queues='4'/>",
+        "<source type='unix' path='/run/ek/web.sock'>",
+        "<reconnect enabled='yes' timeout='1'/>",
+    ] {
+        assert!(out.contains(part), "{part} in {out}");
+    }
+}
+
+#[test]
+fn cloud_hypervisor_and_crosvm_get_their_options() {
+    let dir = "--socket-dir=/run/ek";
+    let (_, out, _) = run(&["connect", "web", "--vmm", "cloud-hypervisor", dir, "--memory", "1G"]);
+    let expected = "--memory size=1G,shared=on \\\n\
+                    --disk vhost_user=true,socket=/run/ek/web.sock,num_queues=4,queue_size=256\n";
+    assert_eq!(out, expected);
+    let (_, out, _) = run(&["connect", "web", "--vmm", "crosvm", dir]);
+    assert_eq!(out, "--vhost-user block,socket=/run/ek/web.sock\n");
+    let (code, _, err) = run(&["connect", "web", "--vmm", "crosvm", "--socket-dir=/a,b"]);
+    assert_eq!(code, 2);
+    assert!(err.contains("comma"), "{err}");
+}
+
+#[test]
+fn without_a_daemon_status_and_set_fail_and_say_so() {
+    let dir = Dir::new("nobody");
+    for args in [&["status"][..], &["set", "web", "weight=5"]] {
+        let api = dir.path("api.sock");
+        let (code, out, err) = run(&[args, &["--api", &api]].concat());
+        assert_eq!((code, out.as_str()), (1, ""));
+        assert!(err.contains(&api) && err.contains("evenkeel serve"), "{err}");
+    }
+}
