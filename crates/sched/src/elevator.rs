@@ -3,6 +3,7 @@
 use core::fmt;
 use core::str::FromStr;
 
+use crate::bfq::{Bfq, BfqTunables};
 use crate::deadline::{Deadline, DeadlineTunables};
 use crate::merge::MergeLimits;
 use crate::noop::Noop;
@@ -71,6 +72,8 @@ pub struct ElevatorConfig {
     pub merge: MergeLimits,
     /// For `deadline`.
     pub deadline: DeadlineTunables,
+    /// For `bfq`.
+    pub bfq: BfqTunables,
     /// Whether the device has to move something to reach a sector; for `bfq`.
     pub rotational: bool,
 }
@@ -83,6 +86,7 @@ pub struct Elevator(Inner);
 enum Inner {
     Noop(Noop),
     Deadline(Deadline),
+    Bfq(Bfq),
 }
 
 /// Evaluates an expression for whichever elevator there is; a branch, not a virtual call.
@@ -91,6 +95,7 @@ macro_rules! each {
         match $elevator {
             Inner::Noop($inner) => $call,
             Inner::Deadline($inner) => $call,
+            Inner::Bfq($inner) => $call,
         }
     };
 }
@@ -98,13 +103,13 @@ macro_rules! each {
 impl Elevator {
     /// Returns an elevator without queues and requests, with the root group alone.
     #[must_use]
-    pub fn new(_now: Nanos, config: &ElevatorConfig) -> Self {
+    pub fn new(now: Nanos, config: &ElevatorConfig) -> Self {
         let merge = config.merge;
         Self(match config.kind {
             Kind::None => Inner::Noop(Noop::new(None)),
             Kind::Noop => Inner::Noop(Noop::new(Some(merge))),
-            // BFQ joins this list with its module.
-            Kind::Deadline | Kind::Bfq => Inner::Deadline(Deadline::new(config.deadline, merge)),
+            Kind::Deadline => Inner::Deadline(Deadline::new(config.deadline, merge)),
+            Kind::Bfq => Inner::Bfq(Bfq::new(now, config.bfq, merge, config.rotational)),
         })
     }
 }

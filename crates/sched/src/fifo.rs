@@ -20,12 +20,6 @@ impl Fifo {
     /// The list without requests.
     pub(crate) const EMPTY: Self = Self { head: NIL, tail: NIL };
 
-    /// Returns whether there is no request.
-    #[inline]
-    pub(crate) const fn is_empty(&self) -> bool {
-        self.head == NIL
-    }
-
     /// Returns the oldest request.
     #[inline]
     pub(crate) const fn head(&self) -> Option<u32> {

@@ -6,12 +6,15 @@
 //! waiting requests overlap, the neighbour may hide a candidate behind it; then a merge is missed,
 //! which costs a command and harms nothing.) In a tree shared by several queues the same holds.
 //!
+//! Whatever grows together are neighbours in the tree, with nothing in between. So one that begins
+//! earlier than before stays where it is in the tree, and is still in order.
+//!
 //! Age is never lost: of two waiting requests that grow together the one inserted earlier stands
 //! for both and keeps its place and its time in the list by age.
 
 use crate::fifo::Fifo;
 use crate::table::Table;
-use crate::tree::{Gap, NIL, Tree, predecessor};
+use crate::tree::{Gap, NIL, Tree};
 use crate::{Nanos, Request, Tag};
 
 /// How large a merged request may become.
@@ -108,12 +111,7 @@ fn merge(
     let absorbed = match (end, gap.above(), gap.below()) {
         (End::Back, Some(above), _) if touch(table, touched, above, limits) => above,
         (End::Front, _, Some(below)) if touch(table, below, touched, limits) => below,
-        (end, ..) => {
-            if end == End::Front {
-                reposition(table, tree, touched);
-            }
-            return Merge { into: Tag(touched), end, absorbed: None };
-        }
+        _ => return Merge { into: Tag(touched), end, absorbed: None },
     };
     chain(table, (tree, fifo), (touched, absorbed), end)
 }
@@ -131,7 +129,6 @@ fn chain(
     tree.remove(table, goes);
     fifo.remove(table, goes);
     join(table, lower, upper, stays);
-    reposition(table, tree, stays);
     Merge { into: Tag(stays), end, absorbed: Some(Tag(goes)) }
 }
 
@@ -169,14 +166,4 @@ fn join(table: &mut Table, lower: u32, upper: u32, stays: u32) {
     whole.pos = pos;
     whole.nr_sectors = nr_sectors;
     whole.segments = segments;
-}
-
-/// Moves a request that begins earlier than before to its place in the tree.
-fn reposition(table: &mut Table, tree: &mut Tree, index: u32) {
-    let in_place = predecessor(table, index)
-        .is_none_or(|below| table.record(below).pos <= table.record(index).pos);
-    if !in_place {
-        tree.remove(table, index);
-        tree.insert(table, index);
-    }
 }

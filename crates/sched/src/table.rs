@@ -46,16 +46,6 @@ impl Flavour {
     }
 
     #[inline]
-    pub(crate) const fn op(self) -> Op {
-        match self.0 >> 1 {
-            0 => Op::Read,
-            1 => Op::Write,
-            2 => Op::Discard,
-            _ => Op::WriteZeroes,
-        }
-    }
-
-    #[inline]
     pub(crate) const fn sync(self) -> bool {
         self.0 & 1 != 0
     }
@@ -424,5 +414,116 @@ impl SortList {
             assert!(table.links(index).is_linked(), "both hold the same requests");
             at = some(table.record(index).younger);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::merge::End;
+    use crate::testing::Random;
+    use crate::{MergeLimits, Op};
+    use std::vec;
+
+    const RULES: MergeRules = MergeRules {
+        limits: MergeLimits { max_sectors: 1 << 20, max_segments: 1024 },
+        front: true,
+    };
+
+    #[derive(Default)]
+    struct Desk {
+        table: Table,
+        list: SortList,
+    }
+
+    impl Desk {
+        /// Adds a read of 8 sectors; its fifo time is its tag.
+        fn add(&mut self, tag: u32, pos: u64) -> Option<Merge> {
+            let (op, queue) = (Op::Read, QueueId(0));
+            let tag = Tag(tag);
+            let request = Request { tag, queue, op, pos, nr_sectors: 8, segments: 1, sync: true };
+            let fifo_time = Nanos(u64::from(tag.0));
+            let merge = self.list.add(&mut self.table, &request, fifo_time, RULES);
+            self.table.check();
+            self.list.check(&self.table);
+            merge
+        }
+
+        fn parts(&self, tag: u32) -> Vec<u32> {
+            let first = self.table.first_part(Tag(tag));
+            let parts = core::iter::successors(Some(first), |&tag| self.table.next_part(tag));
+            parts.map(|tag| tag.0).collect()
+        }
+    }
+
+    #[test]
+    fn a_request_that_closes_a_gap_makes_one_of_three_and_the_oldest_stands_for_all() {
+        let mut desk = Desk::default();
+        assert_eq!(desk.add(3, 108), None);
+        assert_eq!(desk.add(5, 92), None);
+        let end = End::Back;
+        assert_eq!(desk.add(7, 100), Some(Merge { into: Tag(3), end, absorbed: Some(Tag(5)) }));
+        assert_eq!(desk.parts(3), [5, 7, 3]);
+        let whole = desk.table.get(Tag(3));
+        assert_eq!((whole.pos, whole.nr_sectors, whole.segments), (92, 24, 3));
+        assert_eq!(whole.fifo_time, Nanos(3), "age is not lost");
+        assert_eq!((desk.list.len(), desk.list.oldest()), (1, Some(Tag(3))));
+    }
+
+    #[test]
+    fn a_request_grows_at_both_ends_part_by_part() {
+        let mut desk = Desk::default();
+        desk.add(0, 100);
+        for (tag, pos, end) in [(1, 108, End::Back), (2, 92, End::Front), (3, 116, End::Back)] {
+            assert_eq!(desk.add(tag, pos), Some(Merge { into: Tag(0), end, absorbed: None }));
+        }
+        assert_eq!(desk.parts(0), [2, 0, 1, 3]);
+        desk.list.start(&mut desk.table, Tag(0));
+        assert_eq!(desk.add(4, 124), None, "what is at the device does not grow");
+        desk.table.complete(Tag(0));
+        assert_eq!((desk.table.waiting(), desk.table.in_flight()), (1, 0));
+        assert_eq!(desk.add(2, 500), None, "the tags of parts are free again");
+    }
+
+    #[test]
+    fn a_sweep_without_backward_hops_visits_every_request_and_wraps_once() {
+        let back_seek = BackSeek { max_sectors: 0, penalty: 2 };
+        let mut random = Random::new(0x0e1e);
+        for _ in 0..500 {
+            let mut desk = Desk::default();
+            let count = 1 + u32::try_from(random.below(40)).unwrap();
+            for tag in 0..count {
+                // Multiples of 16 never touch; some are equal.
+                desk.add(tag, random.below(60) * 16);
+            }
+            let mut next = desk.list.at_or_after(&desk.table, random.below(960));
+            next = next.or_else(|| desk.list.first(&desk.table));
+            let mut visited = vec![];
+            while let Some(tag) = next {
+                visited.push(desk.table.get(tag).pos);
+                next = desk.list.next_after(&desk.table, tag, back_seek);
+                desk.list.start(&mut desk.table, tag);
+                desk.list.check(&desk.table);
+            }
+            assert_eq!(visited.len(), count as usize);
+            let wraps = visited.windows(2).filter(|pair| pair[1] < pair[0]).count();
+            assert!(wraps <= 1, "{visited:?}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "a tag names one request at a time")]
+    fn a_tag_in_use_is_refused() {
+        let mut desk = Desk::default();
+        desk.add(0, 0);
+        desk.add(0, 100);
+    }
+
+    #[test]
+    #[should_panic(expected = "a dispatched request completes once")]
+    fn a_waiting_request_does_not_complete() {
+        let mut desk = Desk::default();
+        desk.add(0, 0);
+        desk.table.complete(Tag(0));
     }
 }

@@ -231,12 +231,6 @@ impl Tree {
         self.root().map(|root| outermost(nodes, root, LEFT))
     }
 
-    /// Returns the last node in the order.
-    #[inline]
-    pub(crate) fn last<N: Nodes + ?Sized>(&self, nodes: &N) -> Option<u32> {
-        self.root().map(|root| outermost(nodes, root, RIGHT))
-    }
-
     /// Returns the first node that is not `below`, where `below` holds for a head of the order
     /// (possibly empty) and for nothing behind it.
     pub(crate) fn lower_bound<N: Nodes + ?Sized>(
@@ -533,7 +527,6 @@ mod tests {
         assert_eq!(order(tree, arena), model);
         let least = model.iter().map(|&index| arena.0[index as usize].value).min();
         assert_eq!(tree.root().map(|root| arena.0[root as usize].least), least);
-        assert_eq!(tree.last(arena), model.last().copied());
         for pair in model.windows(2) {
             assert_eq!(predecessor(arena, pair[1]), Some(pair[0]));
         }
