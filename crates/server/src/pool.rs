@@ -1,0 +1,236 @@
+//! One pool: its backends, its worker's thread, and what is known of its disks outside of it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+
+use evenkeel_engine::{EngineConfig, SECTOR_BYTES};
+use evenkeel_wire::status::{DiskStatus, PoolStatus};
+
+use crate::backend::{Backend, LOCK_PATIENCE, OpenError};
+use crate::command::{self, Command, DiskIndex, SessionDisk, WorkerGone, WorkerHandle};
+use crate::config::{DiskPlan, PoolPlan};
+use crate::model::Modelled;
+use crate::worker::{self, Worker};
+
+/// Most data segments of a request, which QEMU's default of 128 descriptors holds with header and
+/// status; guests put them into an indirect table.
+const SEG_MAX: u32 = 126;
+
+/// A disk that is served, as control threads see it.
+#[derive(Debug)]
+pub(crate) struct Served {
+    pub(crate) session: SessionDisk,
+    pub(crate) socket: PathBuf,
+    /// Whether a session is on it.
+    pub(crate) connected: AtomicBool,
+    vm: String,
+    source: String,
+}
+
+/// A running pool.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) name: String,
+    pub(crate) worker: WorkerHandle,
+    pub(crate) disks: Vec<Arc<Served>>,
+    scheduler: String,
+    device: String,
+    depth: u32,
+    thread: JoinHandle<()>,
+}
+
+/// A pool could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum PoolError {
+    /// One or more images could not be opened.
+    #[error("{}", list(.0))]
+    Open(Vec<OpenError>),
+    /// No ring, no thread, no descriptor.
+    #[error("pool {pool}: cannot start its worker: {source}")]
+    Worker {
+        /// The pool.
+        pool: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+fn list(errors: &[OpenError]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+impl Pool {
+    /// Opens all images of a pool and starts its worker.
+    ///
+    /// # Errors
+    ///
+    /// * [`PoolError`]; all images that cannot be opened are reported together.
+    pub(crate) fn start(plan: &PoolPlan, socket_dir: &Path) -> Result<Self, PoolError> {
+        let backends = open_all(&plan.disks)?;
+        let system = |source| PoolError::Worker { pool: plan.name.clone(), source };
+        let (worker, inbox) = command::channel().map_err(|errno| system(errno.into()))?;
+        let model = plan.model.as_ref().map(|spec| {
+            Modelled::new(spec).expect("the configuration's check has built this model before")
+        });
+        let rotational = plan.rotational.unwrap_or_else(|| match &model {
+            Some(model) => model.rotational(),
+            None => backends.iter().any(Backend::rotational),
+        });
+        let depth = plan.depth(rotational, model.as_ref().map(Modelled::depth));
+        let device = plan.model.as_ref().map_or_else(|| "real".to_owned(), ToString::to_string);
+        if model.is_some() {
+            tracing::warn!(
+                pool = plan.name,
+                model = device,
+                "this pool imitates the timing of a modelled device"
+            );
+        }
+        let disks = plan
+            .disks
+            .iter()
+            .zip(&backends)
+            .zip(0..)
+            .map(|((disk, backend), index)| {
+                Arc::new(serve(disk, backend, DiskIndex(index), &worker, socket_dir))
+            })
+            .collect();
+        let mut elevator = plan.elevator.clone();
+        elevator.rotational = rotational;
+        elevator.bfq.queueing = depth > 1;
+        let kind = elevator.kind;
+        let worker_plan = worker::Plan {
+            engine: EngineConfig { elevator, depth },
+            model,
+            groups: plan.groups.clone(),
+            disks: plan.disks.iter().zip(backends).map(worker_disk).collect(),
+        };
+        let thread = spawn(&plan.name, worker_plan, inbox).map_err(system)?;
+        tracing::info!(pool = plan.name, scheduler = %kind, device, depth, rotational, "pool ready");
+        Ok(Self {
+            name: plan.name.clone(),
+            worker,
+            disks,
+            scheduler: kind.to_string(),
+            device,
+            depth,
+            thread,
+        })
+    }
+
+    /// Returns the pool's document, without figures if the worker has ended.
+    pub(crate) fn status(&self) -> PoolStatus {
+        let mut status = PoolStatus {
+            name: self.name.clone(),
+            scheduler: self.scheduler.clone(),
+            device: self.device.clone(),
+            depth: self.depth,
+            disks: self.disks.iter().map(|disk| disk.status()).collect(),
+            ..PoolStatus::default()
+        };
+        if let Ok(figures) = self.worker.ask(|reply| Command::Snapshot { reply }) {
+            status.in_flight = figures.in_flight;
+            status.waiting = figures.waiting;
+            for (disk, figures) in status.disks.iter_mut().zip(&figures.disks) {
+                figures.fill(disk);
+            }
+        }
+        status
+    }
+
+    /// Finishes what guests have asked for, makes it durable, and ends the worker.
+    pub(crate) fn drain(&self) {
+        // A worker that has ended already has nothing left to finish.
+        let _ended: Result<(), WorkerGone> = self.worker.ask(|reply| Command::Drain { reply });
+    }
+
+    /// Waits for the worker's thread.
+    pub(crate) fn join(self) {
+        if self.thread.join().is_err() {
+            tracing::error!(pool = self.name, "the worker ended by a panic");
+        }
+    }
+}
+
+impl Served {
+    fn status(&self) -> DiskStatus {
+        DiskStatus {
+            name: self.session.name.to_string(),
+            vm: self.vm.clone(),
+            path: self.source.clone(),
+            socket: self.socket.display().to_string(),
+            size_bytes: self.session.geometry.sectors * SECTOR_BYTES,
+            read_only: self.session.geometry.read_only,
+            connected: self.connected.load(Ordering::Relaxed),
+            ..DiskStatus::default()
+        }
+    }
+}
+
+fn open_all(disks: &[DiskPlan]) -> Result<Vec<Backend>, PoolError> {
+    let mut backends = Vec::new();
+    let mut errors = Vec::new();
+    for disk in disks {
+        match Backend::open(&disk.source, disk.read_only, LOCK_PATIENCE) {
+            Ok(backend) => backends.push(backend.with_block_bytes(disk.block_bytes)),
+            Err(error) => errors.push(error),
+        }
+    }
+    if errors.is_empty() { Ok(backends) } else { Err(PoolError::Open(errors)) }
+}
+
+fn serve(
+    plan: &DiskPlan,
+    backend: &Backend,
+    index: DiskIndex,
+    worker: &WorkerHandle,
+    socket_dir: &Path,
+) -> Served {
+    let session = SessionDisk {
+        name: plan.name.as_str().into(),
+        index,
+        geometry: *backend.geometry(),
+        seg_max: SEG_MAX,
+        max_vrings: plan.queues,
+        write_cache: plan.write_cache,
+        worker: worker.clone(),
+    };
+    Served {
+        session,
+        socket: socket_dir.join(format!("{}.sock", plan.name)),
+        connected: AtomicBool::new(false),
+        vm: plan.vm.clone(),
+        source: plan.source_text.clone(),
+    }
+}
+
+fn worker_disk((plan, backend): (&DiskPlan, Backend)) -> worker::DiskPlan {
+    worker::DiskPlan {
+        name: plan.name.as_str().into(),
+        backend,
+        group: plan.group,
+        serial: plan.serial,
+        write_through: !plan.write_cache,
+    }
+}
+
+/// Starts a worker's thread and waits until it is ready.
+fn spawn(name: &str, plan: worker::Plan, inbox: command::Inbox) -> io::Result<JoinHandle<()>> {
+    let (ready, readiness) = mpsc::sync_channel(1);
+    let thread = thread::Builder::new().name(format!("pool-{name}")).spawn(move || {
+        match Worker::new(plan, inbox) {
+            Ok(worker) => {
+                let _waiting = ready.send(Ok(()));
+                worker.run().expect("a ring that could be made works until its worker ends");
+            }
+            Err(error) => {
+                let _waiting = ready.send(Err(error));
+            }
+        }
+    })?;
+    readiness.recv().map_err(io::Error::other)??;
+    Ok(thread)
+}

@@ -1,0 +1,65 @@
+//! Waiting for the signals that ask the daemon to end.
+#![expect(unsafe_code, reason = "signal sets have no safe interface")]
+
+use std::fmt;
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr;
+
+/// The signals that ask the daemon to end, kept from ending it by themselves.
+///
+/// Made before the first thread is started, so that every thread inherits it.
+pub struct Signals {
+    set: libc::sigset_t,
+}
+
+impl fmt::Debug for Signals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Signals").finish_non_exhaustive()
+    }
+}
+
+impl Signals {
+    /// Holds back SIGTERM and SIGINT from this thread and all that it starts from now on.
+    ///
+    /// # Errors
+    ///
+    /// * What the system says.
+    pub fn hold() -> io::Result<Self> {
+        let mut set = MaybeUninit::uninit();
+        // SAFETY: `set` is room for a set.
+        unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+        // SAFETY: `sigemptyset` has made it a set; this cannot fail for a valid signal.
+        unsafe { libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM) };
+        // SAFETY: as before.
+        unsafe { libc::sigaddset(set.as_mut_ptr(), libc::SIGINT) };
+        // SAFETY: as before.
+        let signals = Self { set: unsafe { set.assume_init() } };
+        signals.mask(libc::SIG_BLOCK)?;
+        Ok(signals)
+    }
+
+    /// Sleeps until one of them arrives, and returns its name.
+    ///
+    /// The next one ends the process at once: whoever is in a hurry asks twice.
+    ///
+    /// # Errors
+    ///
+    /// * What the system says.
+    pub fn wait(self) -> io::Result<&'static str> {
+        let mut signal = 0;
+        // SAFETY: both are valid for the call.
+        let errno = unsafe { libc::sigwait(&raw const self.set, &raw mut signal) };
+        if errno != 0 {
+            return Err(io::Error::from_raw_os_error(errno));
+        }
+        self.mask(libc::SIG_UNBLOCK)?;
+        Ok(if signal == libc::SIGINT { "SIGINT" } else { "SIGTERM" })
+    }
+
+    fn mask(&self, how: libc::c_int) -> io::Result<()> {
+        // SAFETY: the set is valid, and nobody wants to know the old mask.
+        let errno = unsafe { libc::pthread_sigmask(how, &raw const self.set, ptr::null_mut()) };
+        if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno)) }
+    }
+}

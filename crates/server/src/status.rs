@@ -1,0 +1,63 @@
+//! What a worker reports of itself.
+
+use evenkeel_engine::DiskReport;
+use evenkeel_sched::{Nanos, Weight};
+use evenkeel_wire::status::{DiskStatus, Latency, OpStatus};
+
+/// The figures of a pool at one instant.
+#[derive(Clone, Debug)]
+pub(crate) struct PoolFigures {
+    /// Commands at the device.
+    pub(crate) in_flight: u32,
+    /// Requests that wait for the device.
+    pub(crate) waiting: u32,
+    /// By disk index.
+    pub(crate) disks: Vec<DiskFigures>,
+}
+
+/// The figures of one disk at one instant.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DiskFigures {
+    pub(crate) report: DiskReport,
+    /// Requests that made no sense.
+    pub(crate) refused: u64,
+    /// The weight of its VM.
+    pub(crate) weight: Weight,
+}
+
+impl DiskFigures {
+    /// Adds the figures to what is known of the disk.
+    pub(crate) fn fill(&self, status: &mut DiskStatus) {
+        let report = &self.report;
+        status.weight = u32::from(self.weight.value());
+        status.raised = report.raised;
+        status.in_flight = report.in_flight;
+        status.waiting = report.outstanding.saturating_sub(report.in_flight);
+        status.requests = report.reads + report.writes + report.discards + report.flushes;
+        status.bytes = report.read_bytes + report.written_bytes;
+        status.errors = report.errors + self.refused;
+        status.read = operations(report.reads, report.read_bytes);
+        status.write = operations(report.writes, report.written_bytes);
+        status.flush = operations(report.flushes, 0);
+        status.discard = operations(report.discards, 0);
+        status.queue_time = latency(&report.queue_time);
+        status.service_time = latency(&report.service_time);
+    }
+}
+
+const fn operations(requests: u64, bytes: u64) -> OpStatus {
+    OpStatus { requests, bytes }
+}
+
+fn latency(durations: &evenkeel_engine::Durations) -> Latency {
+    Latency {
+        mean_us: micros(durations.mean),
+        p50_us: micros(durations.p50),
+        p99_us: micros(durations.p99),
+        p999_us: micros(durations.p999),
+    }
+}
+
+fn micros(time: Nanos) -> f64 {
+    std::time::Duration::from_nanos(time.0).as_secs_f64() * 1e6
+}

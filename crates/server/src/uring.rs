@@ -1,0 +1,314 @@
+//! The ring between the worker and the kernel: one system call per turn.
+//!
+//! Everything that a worker waits for ends in the same completion queue: device I/O, kicks of
+//! guests, the bell of the control threads. Kick eventfds are watched by multishot polls and never
+//! read: an eventfd wakes its poll on every write, whatever its counter says, so reading it would
+//! be a system call for nothing.
+//!
+//! Not known here: guests, weights, disks. The memory that a transfer points into is kept alive by
+//! `slots`.
+#![expect(unsafe_code, reason = "entries carry raw addresses to the kernel")]
+
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+
+use evenkeel_sched::{Nanos, Tag};
+use io_uring::types::{Fixed, FsyncFlags, SubmitArgs, Timespec};
+use io_uring::{IoUring, cqueue, opcode, squeue};
+
+use crate::slots::Step;
+
+/// Entries of the submission queue. A turn that has more to say submits in between.
+const ENTRIES: u32 = 512;
+/// Entries of the completion queue; beyond it the kernel keeps completions for us, more slowly.
+const COMPLETIONS: u32 = 4096;
+/// Most segments of one transfer (`UIO_MAXIOV`); longer ones go in several.
+pub(crate) const IOV_MAX: usize = 1024;
+
+/// Names a poll: a number that the owner chooses, and a generation that tells its successors apart.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct PollId {
+    pub(crate) index: u32,
+    /// Below 2^24.
+    pub(crate) generation: u32,
+}
+
+/// What the ring reports.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Event {
+    /// A device step ended; negative results are errno.
+    Io { tag: Tag, result: i32 },
+    /// A watched eventfd was written to. Without `armed` the poll has ended.
+    Poll { id: PollId, armed: bool },
+}
+
+/// User data: kind in the top byte, generation in the next 24 bits, index in the low half.
+const KIND_IO: u64 = 1;
+const KIND_POLL: u64 = 2;
+const KIND_IGNORED: u64 = 3;
+
+const fn user_data(kind: u64, generation: u32, index: u32) -> u64 {
+    kind << 56 | (generation as u64 & 0xff_ffff) << 32 | index as u64
+}
+
+fn event(entry: &cqueue::Entry) -> Option<Event> {
+    let data = entry.user_data();
+    let index = u32::try_from(data & 0xffff_ffff).expect("masked to 32 bits");
+    let generation = u32::try_from(data >> 32 & 0xff_ffff).expect("masked to 24 bits");
+    match data >> 56 {
+        KIND_IO => Some(Event::Io { tag: Tag(index), result: entry.result() }),
+        KIND_POLL => Some(Event::Poll {
+            id: PollId { index, generation },
+            armed: cqueue::more(entry.flags()),
+        }),
+        _ => None,
+    }
+}
+
+/// One thread's ring.
+pub(crate) struct Ring {
+    uring: IoUring,
+}
+
+impl std::fmt::Debug for Ring {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ring").field("fd", &self.uring.as_raw_fd()).finish_non_exhaustive()
+    }
+}
+
+impl Ring {
+    /// Makes the ring of this thread; `files` are named by their index from then on, -1 is none.
+    ///
+    /// # Errors
+    ///
+    /// * What the system says, for example if `io_uring` is switched off
+    ///   (`kernel.io_uring_disabled`).
+    pub(crate) fn new(files: &[RawFd]) -> io::Result<Self> {
+        let build = |modern: bool| {
+            let mut builder = IoUring::builder();
+            builder.setup_cqsize(COMPLETIONS).dontfork();
+            if modern {
+                // One thread submits, and completions need not interrupt it: it asks every turn.
+                builder.setup_single_issuer().setup_coop_taskrun().setup_taskrun_flag();
+            }
+            builder.build(ENTRIES)
+        };
+        let uring = match build(true) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => build(false)?,
+            other => other?,
+        };
+        if !uring.params().is_feature_ext_arg() {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "the kernel is older than 5.11: io_uring cannot wait with a deadline",
+            ));
+        }
+        if !files.is_empty() {
+            uring.submitter().register_files(files)?;
+        }
+        Ok(Self { uring })
+    }
+
+    /// Watches an eventfd until [`unwatch`](Self::unwatch).
+    ///
+    /// The descriptor must stay open until the poll is submitted, that is until the next
+    /// [`enter`](Self::enter).
+    ///
+    /// # Errors
+    ///
+    /// * What the system says if the queue was full and could not be submitted.
+    pub(crate) fn watch(&mut self, id: PollId, fd: RawFd) -> io::Result<()> {
+        let readable = u32::try_from(libc::POLLIN).expect("a small constant");
+        let fd = io_uring::types::Fd(fd);
+        let entry = opcode::PollAdd::new(fd, readable).multi(true).build();
+        // SAFETY: the entry refers to no memory.
+        unsafe { self.push(&entry.user_data(user_data(KIND_POLL, id.generation, id.index))) }
+    }
+
+    /// Ends a poll; its last event, without `armed`, follows.
+    ///
+    /// # Errors
+    ///
+    /// * What the system says if the queue was full and could not be submitted.
+    pub(crate) fn unwatch(&mut self, id: PollId) -> io::Result<()> {
+        let entry = opcode::PollRemove::new(user_data(KIND_POLL, id.generation, id.index)).build();
+        // SAFETY: the entry refers to no memory.
+        unsafe { self.push(&entry.user_data(user_data(KIND_IGNORED, 0, 0))) }
+    }
+
+    /// Queues the next step of a transfer on registered file number `file`.
+    ///
+    /// # Safety
+    ///
+    /// The memory behind `step`'s addresses, and the array of segments itself, stay valid and are
+    /// not moved until the event of `tag` has been reaped, and no other step of `tag` is on its way.
+    ///
+    /// # Errors
+    ///
+    /// * What the system says if the queue was full and could not be submitted.
+    pub(crate) unsafe fn transfer(
+        &mut self,
+        tag: Tag,
+        file: u32,
+        step: &Step<'_>,
+    ) -> io::Result<()> {
+        let entry = entry(Fixed(file), step).user_data(user_data(KIND_IO, 0, tag.0));
+        // SAFETY: the caller's promise.
+        unsafe { self.push(&entry) }
+    }
+
+    /// # Safety
+    ///
+    /// Memory that the entry refers to stays valid until its completion has been reaped.
+    unsafe fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
+        loop {
+            // SAFETY: the caller's promise.
+            if unsafe { self.uring.submission().push(entry) }.is_ok() {
+                return Ok(());
+            }
+            match self.uring.submit() {
+                Ok(_submitted) => {}
+                Err(error) if is_transient(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Submits everything queued, and unless `wait` is `None` sleeps until something completes or
+    /// the given time has passed ([`Wait::Forever`] never passes). The one system call of a turn.
+    ///
+    /// # Errors
+    ///
+    /// * What the system says; interruptions and passed deadlines are no errors.
+    pub(crate) fn enter(&mut self, wait: Wait) -> io::Result<()> {
+        let entered = match wait {
+            Wait::No => {
+                let queue = self.uring.submission();
+                if queue.is_empty() && !queue.taskrun() && !queue.cq_overflow() {
+                    return Ok(());
+                }
+                drop(queue);
+                self.uring.submit()
+            }
+            Wait::Forever => self.uring.submit_and_wait(1),
+            Wait::For(span) => {
+                let nanos = u32::try_from(span.0 % 1_000_000_000).expect("below 2^30");
+                let time = Timespec::new().sec(span.0 / 1_000_000_000).nsec(nanos);
+                self.uring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&time))
+            }
+        };
+        match entered {
+            Ok(_submitted) => Ok(()),
+            Err(error) if is_transient(&error) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Moves everything that has completed into `events`.
+    pub(crate) fn reap(&mut self, events: &mut Vec<Event>) {
+        events.extend(self.uring.completion().filter_map(|entry| event(&entry)));
+    }
+}
+
+/// How long to sleep in [`Ring::enter`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Wait {
+    /// Not at all: there is work.
+    No,
+    /// At most this long.
+    For(Nanos),
+    /// Until something happens.
+    Forever,
+}
+
+/// Returns whether the call did its work, or will when it is repeated after reaping: interrupted,
+/// deadline passed, completion queue full, short of memory.
+fn is_transient(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINTR | libc::ETIME | libc::EBUSY | libc::EAGAIN))
+}
+
+fn entry(file: Fixed, step: &Step<'_>) -> squeue::Entry {
+    let sync = |durable| if durable { libc::RWF_DSYNC } else { 0 };
+    match *step {
+        Step::Read { offset, segments: [one] } => {
+            opcode::Read::new(file, one.iov_base.cast(), length(one.iov_len)).offset(offset).build()
+        }
+        Step::Read { offset, segments } => {
+            opcode::Readv::new(file, segments.as_ptr(), count(segments)).offset(offset).build()
+        }
+        Step::Write { offset, segments: [one], durable } => {
+            opcode::Write::new(file, one.iov_base.cast_const().cast(), length(one.iov_len))
+                .offset(offset)
+                .rw_flags(sync(durable))
+                .build()
+        }
+        Step::Write { offset, segments, durable } => {
+            opcode::Writev::new(file, segments.as_ptr(), count(segments))
+                .offset(offset)
+                .rw_flags(sync(durable))
+                .build()
+        }
+        Step::Allocate { offset, bytes, mode } => {
+            opcode::Fallocate::new(file, bytes).offset(offset).mode(mode).build()
+        }
+        Step::Sync => opcode::Fsync::new(file).flags(FsyncFlags::DATASYNC).build(),
+    }
+}
+
+fn count(segments: &[libc::iovec]) -> u32 {
+    u32::try_from(segments.len().min(IOV_MAX)).expect("at most 1024")
+}
+
+fn length(bytes: usize) -> u32 {
+    u32::try_from(bytes).expect("a segment's length is a u32 in the ring")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn eventfd() -> std::os::fd::OwnedFd {
+        rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap()
+    }
+
+    fn reaped(ring: &mut Ring, wait: Wait) -> Vec<Event> {
+        ring.enter(wait).unwrap();
+        let mut events = Vec::new();
+        ring.reap(&mut events);
+        events
+    }
+
+    #[test]
+    fn every_write_to_a_watched_eventfd_is_reported_though_nobody_reads_it() {
+        let (mut ring, bell) = (Ring::new(&[]).unwrap(), eventfd());
+        let id = PollId { index: 7, generation: 3 };
+        ring.watch(id, bell.as_raw_fd()).unwrap();
+        assert_eq!(reaped(&mut ring, Wait::No), []);
+        for _ in 0..3 {
+            rustix::io::write(&bell, &1_u64.to_ne_bytes()).unwrap();
+            assert_eq!(reaped(&mut ring, Wait::Forever), [Event::Poll { id, armed: true }]);
+        }
+    }
+
+    #[test]
+    fn an_unwatched_eventfd_reports_its_end_once() {
+        let (mut ring, bell) = (Ring::new(&[]).unwrap(), eventfd());
+        let id = PollId { index: u32::MAX, generation: 0xff_ffff };
+        ring.watch(id, bell.as_raw_fd()).unwrap();
+        ring.unwatch(id).unwrap();
+        assert_eq!(reaped(&mut ring, Wait::Forever), [Event::Poll { id, armed: false }]);
+        rustix::io::write(&bell, &1_u64.to_ne_bytes()).unwrap();
+        assert_eq!(reaped(&mut ring, Wait::For(Nanos::from_millis(1))), []);
+    }
+
+    #[test]
+    fn a_full_queue_is_submitted_and_filled_again() {
+        let (mut ring, bell) = (Ring::new(&[]).unwrap(), eventfd());
+        rustix::io::write(&bell, &1_u64.to_ne_bytes()).unwrap();
+        let polls = ENTRIES + 10;
+        for index in 0..polls {
+            ring.watch(PollId { index, generation: 0 }, bell.as_raw_fd()).unwrap();
+        }
+        assert_eq!(reaped(&mut ring, Wait::Forever).len(), polls as usize);
+    }
+}

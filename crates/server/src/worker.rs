@@ -1,0 +1,426 @@
+//! One pool's worker: the turn.
+//!
+//! Everything that a request touches happens here, in this order, on one thread without a lock:
+//! sleep until a kick, a completion, a control message or a deadline; read the clock once; hand
+//! completions to the engine; pop the vrings that were kicked; dispatch; answer; show the answers
+//! and interrupt each guest at most once; then one system call submits everything and sleeps again.
+//!
+//! Deliberately absent: decisions. The engine says what goes next, the guests' vrings say what is
+//! there.
+
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::sync::mpsc::SyncSender;
+
+use evenkeel_engine::{
+    Command as Order, DiskId, Engine, EngineConfig, Parsed, Request, Status, Token, parse,
+    parse_range,
+};
+use evenkeel_sched::{GroupId, Nanos, Tag, Weight};
+use libc::iovec;
+
+use crate::backend::Backend;
+use crate::clock::Clock;
+use crate::command::{Command, DiskIndex, Inbox};
+use crate::guests::Guests;
+use crate::model::Modelled;
+use crate::slots::{Origin, Progress, Slots};
+use crate::status::{DiskFigures, PoolFigures};
+use crate::uring::{Event, PollId, Ring, Wait};
+use crate::vring::{Chain, Pop};
+
+/// The poll of the control threads' bell; vrings count from 0.
+const BELL: PollId = PollId { index: u32::MAX, generation: 0 };
+
+/// What a worker is made of.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) engine: EngineConfig,
+    pub(crate) model: Option<Modelled>,
+    /// Tenants and VMs, parents before children.
+    pub(crate) groups: Vec<GroupPlan>,
+    pub(crate) disks: Vec<DiskPlan>,
+}
+
+/// A node of the pool's tree.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GroupPlan {
+    /// Position in [`Plan::groups`]; none is the pool itself.
+    pub(crate) parent: Option<usize>,
+    pub(crate) weight: Weight,
+}
+
+/// A disk to serve.
+#[derive(Debug)]
+pub(crate) struct DiskPlan {
+    pub(crate) name: Box<str>,
+    pub(crate) backend: Backend,
+    /// Position of its VM in [`Plan::groups`].
+    pub(crate) group: usize,
+    /// What the guest reads as the disk's identity.
+    pub(crate) serial: [u8; 20],
+    pub(crate) write_through: bool,
+}
+
+#[derive(Debug)]
+struct Disk {
+    name: Box<str>,
+    backend: Backend,
+    id: DiskId,
+    /// Position in `Worker::groups`.
+    group: usize,
+    serial: [u8; 20],
+    /// Whether writes are durable before the guest has said anything.
+    write_through: bool,
+    /// Requests that were answered with an error because they made no sense.
+    refused: u64,
+    /// Who waits for the disk to be left alone.
+    leaving: Vec<SyncSender<()>>,
+}
+
+/// The state of one pool. Lives on its worker's thread.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    clock: Clock,
+    ring: Ring,
+    engine: Engine,
+    model: Option<Modelled>,
+    slots: Slots,
+    guests: Guests,
+    disks: Vec<Disk>,
+    groups: Vec<(GroupId, Weight)>,
+    inbox: Inbox,
+    /// Who waits for the end.
+    draining: Option<SyncSender<()>>,
+    events: Vec<Event>,
+    segments: Vec<iovec>,
+}
+
+impl Worker {
+    /// Makes a worker; to be called on its own thread.
+    ///
+    /// # Errors
+    ///
+    /// * What the system says if there is no ring to be had.
+    pub(crate) fn new(plan: Plan, inbox: Inbox) -> io::Result<Self> {
+        let files: Vec<_> = plan.disks.iter().map(|disk| disk.backend.raw_fd()).collect();
+        let mut ring = Ring::new(&files)?;
+        ring.watch(BELL, inbox.bell.as_raw_fd())?;
+        let mut clock = Clock::new();
+        let now = clock.now();
+        let mut engine = Engine::new(now, &plan.engine);
+        let mut groups: Vec<(GroupId, Weight)> = Vec::with_capacity(plan.groups.len());
+        for group in &plan.groups {
+            let parent = group.parent.map_or(GroupId::ROOT, |parent| groups[parent].0);
+            groups.push((engine.add_group(now, parent, group.weight), group.weight));
+        }
+        let disks = plan.disks.into_iter().map(|disk| {
+            let id = engine.add_disk(groups[disk.group].0, *disk.backend.geometry());
+            engine.set_write_through(id, disk.write_through);
+            let DiskPlan { name, backend, group, serial, write_through } = disk;
+            let leaving = Vec::new();
+            Disk { name, backend, id, group, serial, write_through, refused: 0, leaving }
+        });
+        let disks: Vec<_> = disks.collect();
+        let in_order = disks.iter().zip(0..).all(|(disk, index)| disk.id == DiskId(index));
+        assert!(in_order, "a fresh engine numbers its disks from 0");
+        Ok(Self {
+            clock,
+            ring,
+            engine,
+            model: plan.model,
+            slots: Slots::default(),
+            guests: Guests::default(),
+            disks,
+            groups,
+            inbox,
+            draining: None,
+            events: Vec::new(),
+            segments: Vec::new(),
+        })
+    }
+
+    /// Takes turns until a [`Command::Drain`] is done.
+    ///
+    /// # Errors
+    ///
+    /// * What the system says if the ring fails; nothing can be served without it.
+    pub(crate) fn run(mut self) -> io::Result<()> {
+        let mut wait = Wait::No;
+        loop {
+            self.ring.enter(wait)?;
+            let now = self.clock.now();
+            self.reap(now)?;
+            if self.draining.is_none() {
+                self.pull(now)?;
+            }
+            self.work(now)?;
+            self.guests.publish();
+            self.guests.settle();
+            self.guests.enable_kicks();
+            self.say_goodbye();
+            if self.is_drained() {
+                self.end();
+                return Ok(());
+            }
+            wait = self.wait(now);
+        }
+    }
+
+    /// Takes completions, kicks and control messages.
+    fn reap(&mut self, now: Nanos) -> io::Result<()> {
+        let mut events = std::mem::take(&mut self.events);
+        self.ring.reap(&mut events);
+        for event in events.drain(..) {
+            match event {
+                Event::Io { tag, result } => match self.slots.reap(tag, result) {
+                    Progress::Again => self.slots.send(&mut self.ring, tag)?,
+                    Progress::Done(_) => self.finish(now, tag),
+                },
+                Event::Poll { id: BELL, armed } => {
+                    if !armed {
+                        self.ring.watch(BELL, self.inbox.bell.as_raw_fd())?;
+                    }
+                    while let Ok(command) = self.inbox.receiver.try_recv() {
+                        self.obey(now, command)?;
+                    }
+                }
+                Event::Poll { id, armed } => self.guests.polled(&mut self.ring, id, armed)?,
+            }
+        }
+        self.events = events;
+        Ok(())
+    }
+
+    /// Pops everything that the kicked vrings have: at most their size, each.
+    fn pull(&mut self, now: Nanos) -> io::Result<()> {
+        let mut at = 0;
+        while at < self.guests.kicked() {
+            self.pull_vring(now, at)?;
+            at += 1;
+        }
+        Ok(())
+    }
+
+    fn pull_vring(&mut self, now: Nanos, at: usize) -> io::Result<()> {
+        let Some((place, disk, _)) = self.guests.kicked_vring(at) else { return Ok(()) };
+        loop {
+            self.segments.clear();
+            let Some((_, _, vring)) = self.guests.kicked_vring(at) else { break };
+            match vring.pop(&mut self.segments) {
+                Pop::Chain(chain) => self.take(now, place, disk, &chain),
+                Pop::Empty => break,
+                Pop::Broken(why) => {
+                    let name = &self.disks[disk.0 as usize].name;
+                    self.guests.broke(&mut self.ring, place, name, why)?;
+                    break;
+                }
+            }
+        }
+        // Chains without a request in them were answered by the vring itself.
+        self.guests.touch(place);
+        Ok(())
+    }
+
+    /// Takes one chain: to the engine, or answered at once.
+    fn take(&mut self, now: Nanos, place: u32, index: DiskIndex, chain: &Chain) {
+        let disk = &mut self.disks[index.0 as usize];
+        let mut origin = Origin { vring: place, head: chain.head, written: 0 };
+        let token = Token(u64::from(place) << 16 | u64::from(chain.head));
+        let geometry = self.engine.geometry(disk.id);
+        let parsed = match parse(&chain.shape, geometry) {
+            Ok(Parsed::Range(kind)) => {
+                let payload = self.guests.read_payload(place, &self.segments);
+                let ioprio = ioprio(&chain.shape.header);
+                parse_range(kind, ioprio, payload, geometry).map(Parsed::Io)
+            }
+            other => other,
+        };
+        let tag = match parsed {
+            Ok(Parsed::Io(request)) => {
+                origin.written = written(&request, chain);
+                self.engine.submit(now, disk.id, token, &request)
+            }
+            Ok(Parsed::Flush) => self.engine.flush(now, disk.id, token),
+            Ok(Parsed::Id) => {
+                origin.written = self.guests.write_id(place, &self.segments, &disk.serial);
+                return self.guests.answer(origin, Status::Ok);
+            }
+            Ok(Parsed::Range(_)) => unreachable!("a range's payload was parsed above"),
+            Err(malformed) => {
+                disk.refused += 1;
+                tracing::debug!(disk = %disk.name, %malformed, "request refused");
+                return self.guests.answer(origin, malformed.status());
+            }
+        };
+        self.slots.open(tag, origin, &mut self.segments);
+    }
+
+    /// Dispatches and answers until nothing moves any more.
+    fn work(&mut self, now: Nanos) -> io::Result<()> {
+        self.abandon(now);
+        self.reap_model(now);
+        loop {
+            let mut moved = false;
+            while let Some(order) = self.engine.dispatch(now) {
+                self.push(now, &order)?;
+                moved = true;
+            }
+            while let Some(retired) = self.engine.retire() {
+                let origin = self.slots.close(retired.tag);
+                self.guests.answer(origin, retired.status);
+                moved = true;
+            }
+            if !moved {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Sends a command to the backend and to the model.
+    fn push(&mut self, now: Nanos, order: &Order) -> io::Result<()> {
+        let backend = &self.disks[order.disk.0 as usize].backend;
+        let parts = self.engine.parts(order.tag);
+        self.slots.begin(order, parts, backend.alignment(), self.model.is_some());
+        if let Some(model) = &mut self.model {
+            model.submit(now, order);
+        }
+        if backend.is_null() {
+            self.finish(now, order.tag);
+            return Ok(());
+        }
+        self.slots.send(&mut self.ring, order.tag)
+    }
+
+    fn reap_model(&mut self, now: Nanos) {
+        while let Some(tag) = self.model.as_mut().and_then(|model| model.complete(now)) {
+            self.slots.modelled(tag);
+            self.finish(now, tag);
+        }
+    }
+
+    /// Tells the engine of a command that nobody works on any more.
+    fn finish(&mut self, now: Nanos, tag: Tag) {
+        if let Some(outcome) = self.slots.outcome(tag) {
+            self.engine.complete(now, tag, outcome);
+        }
+    }
+
+    /// Gives up writes that wait for room on disks whose VMM has left.
+    fn abandon(&mut self, now: Nanos) {
+        if self.engine.stalled() == 0 {
+            return;
+        }
+        for disk in self.disks.iter().filter(|disk| !disk.leaving.is_empty()) {
+            self.engine.abandon_stalled(now, disk.id);
+        }
+    }
+
+    fn wait(&self, now: Nanos) -> Wait {
+        if self.guests.has_kicked() && self.draining.is_none() {
+            return Wait::No;
+        }
+        let model = self.model.as_ref().and_then(Modelled::next_event);
+        match [self.engine.next_deadline(), model].into_iter().flatten().min() {
+            Some(deadline) => Wait::For(deadline - now),
+            None => Wait::Forever,
+        }
+    }
+
+    /// Obeys a control message.
+    fn obey(&mut self, now: Nanos, command: Command) -> io::Result<()> {
+        match command {
+            Command::Disconnect { disk, reply } => {
+                self.guests.stop_all(&mut self.ring, Some(disk))?;
+                self.disks[disk.0 as usize].leaving.push(reply);
+            }
+            Command::Drain { reply } => {
+                self.guests.stop_all(&mut self.ring, None)?;
+                self.draining = Some(reply);
+            }
+            Command::SetCall { disk, index, call } => self.guests.set_call(disk, index, call),
+            Command::SetMemory { disk, memory, reply } => {
+                self.guests.set_memory(disk, &memory);
+                let _nobody_waits = reply.try_send(());
+            }
+            Command::SetWeight { disk, weight } => {
+                let (group, old) = &mut self.groups[self.disks[disk.0 as usize].group];
+                *old = weight;
+                self.engine.set_weight(now, *group, weight);
+            }
+            Command::SetWriteThrough { disk, write_through } => {
+                self.engine.set_write_through(DiskId(disk.0), write_through);
+            }
+            Command::Snapshot { reply } => {
+                let _nobody_waits = reply.try_send(self.figures());
+            }
+            Command::StartVring { disk, index, vring } => {
+                if self.draining.is_none() {
+                    self.guests.start(&mut self.ring, disk, index, vring)?;
+                }
+            }
+            Command::StopVring { disk, index, reply } => {
+                self.guests.stop(&mut self.ring, disk, index, reply)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn figures(&self) -> PoolFigures {
+        let in_flight = self.engine.in_flight();
+        let disks = self.disks.iter().map(|disk| DiskFigures {
+            report: self.engine.report(disk.id),
+            refused: disk.refused,
+            weight: self.groups[disk.group].1,
+        });
+        PoolFigures {
+            in_flight,
+            waiting: self.engine.outstanding().saturating_sub(in_flight),
+            disks: disks.collect(),
+        }
+    }
+
+    /// Answers those who wait for a disk that has no vring left.
+    fn say_goodbye(&mut self) {
+        for (disk, index) in self.disks.iter_mut().zip(0..) {
+            if !disk.leaving.is_empty() && self.guests.count(DiskIndex(index)) == 0 {
+                self.engine.set_write_through(disk.id, disk.write_through);
+                for reply in disk.leaving.drain(..) {
+                    let _nobody_waits = reply.try_send(());
+                }
+            }
+        }
+    }
+
+    /// Returns whether everything is finished but writes that wait for room, which the next daemon
+    /// finds in the in-flight regions.
+    fn is_drained(&self) -> bool {
+        self.draining.is_some()
+            && self.engine.in_flight() == 0
+            && self.engine.outstanding() == self.engine.stalled()
+    }
+
+    fn end(&mut self) {
+        for disk in &self.disks {
+            if let Err(error) = disk.backend.flush() {
+                tracing::error!(disk = %disk.name, %error, "the last flush failed");
+            }
+        }
+        if let Some(reply) = self.draining.take() {
+            let _nobody_waits = reply.try_send(());
+        }
+    }
+}
+
+/// Returns the priority word of a header, for ranges, whose parsing takes two steps.
+fn ioprio(header: &[u8; 16]) -> u32 {
+    u32::from_le_bytes([header[4], header[5], header[6], header[7]])
+}
+
+/// Returns how many bytes of data the guest gets if the request succeeds.
+fn written(request: &Request, chain: &Chain) -> u32 {
+    if request.op.is_write() {
+        return 0;
+    }
+    u32::try_from(chain.shape.writable_bytes).unwrap_or(u32::MAX)
+}
