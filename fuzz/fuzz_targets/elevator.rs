@@ -1,0 +1,285 @@
+//! Whatever is asked of an elevator, every request comes out exactly once and nothing contradicts
+//! itself.
+#![no_main]
+
+use arbitrary::Arbitrary;
+use evenkeel_sched::{
+    Class, Elevator, ElevatorConfig, GroupId, Insertion, Kind, Nanos, Next, Op, Priority, QueueId,
+    Request, Scheduler, Tag, Weight,
+};
+use libfuzzer_sys::fuzz_target;
+
+/// Most requests at once; a step that wants more is left out.
+const TAGS: usize = 64;
+/// Most groups and queues over a history.
+const NODES: usize = 24;
+
+#[derive(Arbitrary, Debug)]
+struct History {
+    kind: u8,
+    rotational: bool,
+    steps: Vec<Step>,
+}
+
+#[derive(Arbitrary, Debug)]
+enum Step {
+    AddGroup { parent: u8, weight: u16 },
+    RemoveGroup { group: u8 },
+    SetWeight { group: u8, weight: u16 },
+    AddQueue { group: u8, class: u8, level: u8, sync: bool },
+    RemoveQueue { queue: u8 },
+    Insert { queue: u8, op: u8, place: u8, nr_sectors: u8, segments: u8, sync: bool },
+    Dispatch,
+    Complete { which: u8 },
+    Wait { us: u16 },
+    WaitLong { ms: u16 },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum State {
+    Waiting,
+    /// Went to the device as a part of this request.
+    Dispatched(Tag),
+}
+
+#[derive(Debug)]
+struct Group {
+    id: GroupId,
+    parent: usize,
+    alive: bool,
+}
+
+#[derive(Debug)]
+struct Queue {
+    id: QueueId,
+    group: usize,
+    removed: bool,
+}
+
+#[derive(Debug)]
+struct World {
+    elevator: Elevator,
+    now: Nanos,
+    groups: Vec<Group>,
+    queues: Vec<Queue>,
+    /// By tag: the request, the index of its queue, and where it is.
+    requests: Vec<Option<(Request, usize, State)>>,
+}
+
+fuzz_target!(|history: History| {
+    let kind = [Kind::None, Kind::Noop, Kind::Deadline, Kind::Bfq][usize::from(history.kind % 4)];
+    let config = ElevatorConfig { kind, rotational: history.rotational, ..Default::default() };
+    let mut world = World::new(&config);
+    for step in &history.steps {
+        world.step(step);
+        world.check();
+    }
+    world.drain();
+});
+
+fn pick(which: u8, count: usize) -> Option<usize> {
+    usize::from(which).checked_rem(count)
+}
+
+fn weight(raw: u16) -> Weight {
+    Weight::new(u64::from(raw % 1000) + 1).expect("1 to 1000")
+}
+
+impl World {
+    fn new(config: &ElevatorConfig) -> Self {
+        let now = Nanos::ORIGIN;
+        Self {
+            elevator: Elevator::new(now, config),
+            now,
+            groups: vec![Group { id: GroupId::ROOT, parent: 0, alive: true }],
+            queues: Vec::new(),
+            requests: vec![None; TAGS],
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
+        match *step {
+            Step::AddGroup { parent, weight: raw } => self.add_group(parent, weight(raw)),
+            Step::RemoveGroup { group } => self.remove_group(group),
+            Step::SetWeight { group, weight: raw } => {
+                let group = &self.groups[usize::from(group) % self.groups.len()];
+                if group.alive && group.id != GroupId::ROOT {
+                    self.elevator.set_weight(self.now, group.id, weight(raw));
+                }
+            }
+            Step::AddQueue { group, class, level, sync } => {
+                let class =
+                    [Class::RealTime, Class::BestEffort, Class::Idle][usize::from(class % 3)];
+                self.add_queue(group, Priority { class, level: level % 8 }, sync);
+            }
+            Step::RemoveQueue { queue } => {
+                let Some(index) = pick(queue, self.queues.len()) else { return };
+                let queue = &mut self.queues[index];
+                if !core::mem::replace(&mut queue.removed, true) {
+                    self.elevator.remove_queue(self.now, queue.id);
+                }
+            }
+            Step::Insert { queue, op, place, nr_sectors, segments, sync } => {
+                let op = match op % 8 {
+                    0..3 => Op::Read,
+                    3..6 => Op::Write,
+                    6 => Op::Discard,
+                    _ => Op::WriteZeroes,
+                };
+                let request = Request {
+                    tag: Tag(0),
+                    queue: QueueId(0),
+                    op,
+                    pos: u64::from(place) * 8,
+                    nr_sectors: u32::from(nr_sectors % 8 + 1) * 8,
+                    segments: u16::from(segments % 4) + 1,
+                    sync,
+                };
+                self.insert(queue, request);
+            }
+            Step::Dispatch => {
+                self.dispatch();
+            }
+            Step::Complete { which } => self.complete(which),
+            Step::Wait { us } => self.now += Nanos::from_micros(u64::from(us)),
+            Step::WaitLong { ms } => self.now += Nanos::from_millis(u64::from(ms)),
+        }
+    }
+
+    fn add_group(&mut self, parent: u8, weight: Weight) {
+        let parent = usize::from(parent) % self.groups.len();
+        if self.groups[parent].alive && self.groups.len() < NODES {
+            let id = self.elevator.add_group(self.now, self.groups[parent].id, weight);
+            assert!(self.groups.iter().all(|group| !group.alive || group.id != id));
+            self.groups.push(Group { id, parent, alive: true });
+        }
+    }
+
+    /// Removes a group that has no children, and no queue in use.
+    fn remove_group(&mut self, group: u8) {
+        let index = usize::from(group) % self.groups.len();
+        let childless = !self.groups.iter().any(|group| group.alive && group.parent == index);
+        let unused = (0..self.queues.len()).all(|queue| {
+            let Queue { group, removed, .. } = self.queues[queue];
+            group != index || (removed && self.holds(queue) == 0)
+        });
+        if index != 0 && self.groups[index].alive && childless && unused {
+            self.elevator.remove_group(self.now, self.groups[index].id);
+            self.groups[index].alive = false;
+        }
+    }
+
+    /// Returns how many requests of a queue are not completed.
+    fn holds(&self, queue: usize) -> usize {
+        self.requests.iter().flatten().filter(|(_, of, _)| *of == queue).count()
+    }
+
+    fn add_queue(&mut self, group: u8, priority: Priority, sync: bool) {
+        let group = usize::from(group) % self.groups.len();
+        if self.groups[group].alive && self.queues.len() < NODES {
+            let id = self.elevator.add_queue(self.now, self.groups[group].id, priority, sync);
+            let taken = (0..self.queues.len()).any(|other| {
+                let Queue { id: theirs, removed, .. } = self.queues[other];
+                theirs == id && (!removed || self.holds(other) > 0)
+            });
+            assert!(!taken, "{id:?} is still in use");
+            self.queues.push(Queue { id, group, removed: false });
+        }
+    }
+
+    fn insert(&mut self, queue: u8, request: Request) {
+        let Some(free) = self.requests.iter().position(Option::is_none) else { return };
+        let Some(index) = pick(queue, self.queues.len()) else { return };
+        if self.queues[index].removed {
+            return;
+        }
+        let tag = Tag(u32::try_from(free).expect("few tags"));
+        let request = Request { tag, queue: self.queues[index].id, ..request };
+        let queued = self.elevator.queued();
+        match self.elevator.insert(self.now, request) {
+            Insertion::Queued => assert_eq!(self.elevator.queued(), queued + 1),
+            Insertion::Merged(into) => {
+                let held = self.requests[usize::try_from(into.0).expect("few tags")];
+                let (other, _, state) = held.expect("merged into a request that exists");
+                assert_eq!((state, other.op), (State::Waiting, request.op));
+                assert!(self.elevator.queued() <= queued);
+            }
+        }
+        self.requests[free] = Some((request, index, State::Waiting));
+    }
+
+    fn dispatch(&mut self) -> Next {
+        let next = self.elevator.dispatch(self.now);
+        match next {
+            Next::Request(tag) => {
+                let mut part = Some(self.elevator.first_part(tag));
+                let (mut end, mut found) = (None, false);
+                while let Some(current) = part {
+                    let index = usize::try_from(current.0).expect("few tags");
+                    let held = self.requests[index].as_mut();
+                    let (request, _, state) = held.expect("dispatched what was inserted");
+                    assert_eq!(*state, State::Waiting, "{current:?} came out twice");
+                    assert!(end.is_none_or(|end| end == request.pos), "parts are not adjacent");
+                    *state = State::Dispatched(tag);
+                    end = Some(request.end());
+                    found |= current == tag;
+                    part = self.elevator.next_part(current);
+                }
+                assert!(found, "a request is not among its own parts");
+            }
+            Next::NotBefore(then) => {
+                assert!(then > self.now, "told to wait for the past");
+                assert_eq!(self.elevator.next_deadline(), Some(then));
+            }
+            Next::Empty => assert_eq!(self.elevator.queued(), 0, "requests are stuck"),
+        }
+        next
+    }
+
+    /// Returns the tags at the device, without parts.
+    fn in_flight(&self) -> Vec<Tag> {
+        let held = self.requests.iter().flatten();
+        held.filter(|(request, _, state)| *state == State::Dispatched(request.tag))
+            .map(|(request, _, _)| request.tag)
+            .collect()
+    }
+
+    fn complete(&mut self, which: u8) {
+        let in_flight = self.in_flight();
+        let Some(index) = pick(which, in_flight.len()) else { return };
+        let tag = in_flight[index];
+        self.elevator.complete(self.now, tag);
+        for held in &mut self.requests {
+            if held.is_some_and(|(_, _, state)| state == State::Dispatched(tag)) {
+                *held = None;
+            }
+        }
+    }
+
+    fn check(&self) {
+        self.elevator.check_invariants();
+        let waiting = self.requests.iter().flatten();
+        let waiting = waiting.filter(|(_, _, state)| *state == State::Waiting).count();
+        let queued = usize::try_from(self.elevator.queued()).expect("few tags");
+        assert!(queued <= waiting && (queued > 0 || waiting == 0), "{queued} of {waiting}");
+        let in_flight = usize::try_from(self.elevator.in_flight()).expect("few tags");
+        assert_eq!(in_flight, self.in_flight().len());
+    }
+
+    /// Lets everything out; the device always has room.
+    fn drain(&mut self) {
+        for _ in 0..16 * TAGS {
+            match self.dispatch() {
+                Next::Request(_) => self.complete(0),
+                Next::NotBefore(then) => {
+                    self.complete(0);
+                    self.now = then;
+                }
+                Next::Empty if self.in_flight().is_empty() => break,
+                Next::Empty => self.complete(0),
+            }
+            self.check();
+        }
+        assert!(self.requests.iter().all(Option::is_none), "lost: {:?}", self.requests);
+    }
+}
