@@ -115,7 +115,7 @@ impl Drop for Api {
 /// Listens at `path` with permissions 0600 from the first moment on.
 fn bind(path: &Path) -> io::Result<UnixListener> {
     if UnixStream::connect(path).is_ok() {
-        return Err(io::Error::new(io::ErrorKind::AddrInUse, "another daemon answers there"));
+        return Err(io::Error::new(io::ErrorKind::AddrInUse, "another daemon answers there; stop it, or name another socket with --api"));
     }
     // Made under another name and moved when it is private: there is no moment in which others
     // could connect, and the move replaces what a killed daemon left.

@@ -1,0 +1,197 @@
+//! A daemon from start to end: announced, asked, changed, ended.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+const EVENKEEL: &str = env!("CARGO_BIN_EXE_evenkeel");
+
+/// A daemon in a directory of its own; both go away with the test.
+struct Daemon {
+    dir: PathBuf,
+    process: Child,
+    announced: String,
+}
+
+impl Daemon {
+    /// Starts one and waits for the last line of its announcement.
+    fn start(name: &str, args: &[&str]) -> Self {
+        let dir =
+            std::env::temp_dir().join(format!("evenkeel-serve-{name}-{}", std::process::id()));
+        fs::create_dir_all(&dir).expect("the temporary directory is writable");
+        let mut process = Command::new(EVENKEEL)
+            .arg("serve")
+            .arg("--socket-dir")
+            .arg(&dir)
+            .args(args)
+            .current_dir(&dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        let mut lines = BufReader::new(process.stdout.take().expect("it is piped"));
+        let mut announced = String::new();
+        while !announced.contains("evenkeel connect") {
+            let read = lines.read_line(&mut announced).expect("it prints UTF-8");
+            assert_ne!(read, 0, "it ended before it had announced its disks");
+        }
+        Self { dir, process, announced }
+    }
+
+    fn ask(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(EVENKEEL);
+        command.args(args).arg("--socket-dir").arg(&self.dir).output().expect("it starts")
+    }
+
+    fn status(&self) -> Value {
+        let output = self.ask(&["status", "--format", "json"]);
+        assert_eq!(output.status.code(), Some(0));
+        serde_json::from_slice(&output.stdout).expect("it prints one JSON document")
+    }
+
+    /// Sends SIGTERM and returns the exit status.
+    fn end(&mut self) -> Option<i32> {
+        kill_process(Pid::from_child(&self.process), Signal::TERM).expect("it runs");
+        self.process.wait().expect("it is ours").code()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).expect("the directory is there");
+    let names = entries.map(|entry| entry.expect("it is readable").file_name());
+    let mut names: Vec<String> = names.map(|name| name.to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn every_disk_is_announced_with_its_socket_and_the_arguments_of_qemu() {
+    let daemon = Daemon::start("announce", &["web=null:1G", "db=null:2G"]);
+    for name in ["web", "db"] {
+        let socket = daemon.dir.join(format!("{name}.sock"));
+        let socket = socket.display();
+        assert!(daemon.announced.contains(&format!("{name}: {socket}\n")), "{}", daemon.announced);
+        let chardev = format!("-chardev socket,id=ek-{name},path={socket},reconnect=1");
+        assert!(daemon.announced.contains(&chardev), "{}", daemon.announced);
+    }
+}
+
+#[test]
+fn status_shows_what_serve_was_told() {
+    let daemon = Daemon::start(
+        "status",
+        &["web=null:1G", "db=null:2G", "--weight", "db=300", "--scheduler", "deadline"],
+    );
+    let status = daemon.status();
+    let pool = &status["pools"][0];
+    assert_eq!(pool["scheduler"], "deadline");
+    assert_eq!(pool["device"], "real");
+    let disks = pool["disks"].as_array().unwrap();
+    let told = |disk: &Value| {
+        (
+            disk["name"].as_str().unwrap().to_owned(),
+            disk["weight"].as_u64().unwrap(),
+            disk["size_bytes"].as_u64().unwrap(),
+            disk["connected"].as_bool().unwrap(),
+        )
+    };
+    let mut told: Vec<_> = disks.iter().map(told).collect();
+    told.sort();
+    assert_eq!(told, [("db".into(), 300, 2 << 30, false), ("web".into(), 100, 1 << 30, false)]);
+    let table = daemon.ask(&["status"]).stdout;
+    assert_eq!(String::from_utf8(table).unwrap().lines().filter(|l| l.contains("free")).count(), 2);
+}
+
+#[test]
+fn a_weight_that_is_set_shows_in_the_status() {
+    let daemon = Daemon::start("set", &["web=null:1G"]);
+    let output = daemon.ask(&["set", "web", "weight=300"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(daemon.status()["pools"][0]["disks"][0]["weight"], 300);
+    let output = daemon.ask(&["set", "nobody", "weight=300"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("evenkeel status lists the disks"));
+}
+
+#[test]
+fn sigterm_ends_it_cleanly_and_nothing_is_left_behind() {
+    let mut daemon = Daemon::start("end", &["--create", "1M", "web=web.img"]);
+    assert_eq!(names(&daemon.dir), ["api.sock", "web.img", "web.sock"]);
+    assert_eq!(daemon.end(), Some(0));
+    assert_eq!(names(&daemon.dir), ["web.img"]);
+    assert_eq!(fs::metadata(daemon.dir.join("web.img")).unwrap().len(), 1 << 20);
+}
+
+#[test]
+fn a_killed_daemon_can_be_followed_by_another_in_the_same_place() {
+    let mut first = Daemon::start("again", &["--create", "1M", "web=web.img"]);
+    first.process.kill().unwrap();
+    first.process.wait().unwrap();
+    assert_eq!(names(&first.dir), ["api.sock", "web.img", "web.sock"]);
+    let mut second = Daemon::start("again", &["web=web.img"]);
+    assert_eq!(second.status()["pools"][0]["disks"][0]["size_bytes"], 1 << 20);
+    assert_eq!(second.end(), Some(0));
+}
+
+#[test]
+fn a_second_daemon_in_the_same_place_is_refused() {
+    let daemon = Daemon::start("twice", &["web=null:1G"]);
+    let mut second = Command::new(EVENKEEL);
+    second.args(["serve", "other=null:1G", "--log", "error", "--socket-dir"]).arg(&daemon.dir);
+    let output = second.output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("another daemon answers there; stop it"), "{error}");
+    assert_eq!(names(&daemon.dir), ["api.sock", "web.sock"]);
+    assert_eq!(daemon.status()["pools"][0]["disks"][0]["name"], "web");
+}
+
+#[test]
+fn a_file_describes_everything() {
+    let dir = std::env::temp_dir().join(format!("evenkeel-serve-file-toml-{}", std::process::id()));
+    fs::write(
+        &dir,
+        "[pools.slow]\nscheduler = \"noop\"\nmodel = \"sdhc\"\n\
+         [pools.slow.groups.gold]\nweight = 300\n[pools.slow.vms.shop]\ngroup = \"gold\"\n\
+         [pools.slow.disks.web]\npath = \"null:1G\"\nvm = \"shop\"\n\
+         [pools.fast.disks.db]\npath = \"null:1G\"\nweight = 7\n",
+    )
+    .unwrap();
+    let daemon = Daemon::start("file", &["--config", dir.to_str().unwrap()]);
+    fs::remove_file(&dir).unwrap();
+    let status = daemon.status();
+    let pools = status["pools"].as_array().unwrap();
+    let told: Vec<_> = pools
+        .iter()
+        .map(|pool| [&pool["name"], &pool["scheduler"], &pool["device"], &pool["disks"][0]["vm"]])
+        .map(|words| words.map(|word| word.as_str().unwrap().to_owned()))
+        .collect();
+    assert_eq!(told, [["fast", "bfq", "real", "db"], ["slow", "noop", "sdhc", "shop"]]);
+    assert_eq!(pools[0]["disks"][0]["weight"], 7);
+}
+
+#[test]
+fn an_image_that_is_not_there_fails_with_its_name_and_what_to_do() {
+    let dir = std::env::temp_dir().join(format!("evenkeel-serve-missing-{}", std::process::id()));
+    let mut command = Command::new(EVENKEEL);
+    command.args(["serve", "web=no-such-image.img", "--log", "error", "--socket-dir"]);
+    let mut child = command.arg(&dir).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut error = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut error).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    fs::remove_dir_all(&dir).unwrap();
+    assert!(error.contains("no-such-image.img") && error.contains("create"), "{error}");
+}
