@@ -27,7 +27,7 @@ pub enum Insertion {
 /// What a scheduler answers to "who is next?".
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Next {
-    /// This request goes to the device now, with all its [`parts`](Scheduler::parts).
+    /// This request goes to the device now, with all its [`parts`](Scheduler::first_part).
     Request(Tag),
     /// Requests wait, but none may go before this instant, unless an insertion or a completion
     /// changes that: the scheduler keeps the device for somebody who is expected back at once.
@@ -55,7 +55,7 @@ pub struct GroupReport {
 ///
 /// [`insert`]: Self::insert
 /// [`dispatch`]: Self::dispatch
-/// [`parts`]: Self::parts
+/// [`parts`]: Self::first_part
 /// [`complete`]: Self::complete
 pub trait Scheduler {
     /// Adds a group below `parent`. Elevators without shares accept and ignore groups.

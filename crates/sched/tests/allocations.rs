@@ -1,4 +1,5 @@
 //! Once warm, no elevator allocates for a request.
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use evenkeel_sched::{
     Class, Elevator, ElevatorConfig, GroupId, Kind, Nanos, Next, Op, Priority, QueueId, Request,

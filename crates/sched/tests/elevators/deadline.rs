@@ -46,7 +46,9 @@ impl Desk {
 
     /// Dispatches one request and completes it at once.
     fn serve(&mut self, now: Nanos) -> Tag {
-        let Next::Request(tag) = self.elevator.dispatch(now) else { panic!("something waits") };
+        let Next::Request(tag) = self.elevator.dispatch(now) else {
+            unreachable!("something waits")
+        };
         self.elevator.complete(now, tag);
         tag
     }
@@ -59,7 +61,7 @@ fn letters(tunables: DeadlineTunables, count: usize) -> String {
         desk.put(NOW, BEST_EFFORT, Op::Read, index * 100);
         desk.put(NOW, BEST_EFFORT, Op::Write, index * 100 + 50);
     }
-    (0..count).map(|_| if desk.serve(NOW).0 % 2 == 0 { 'R' } else { 'W' }).collect()
+    (0..count).map(|_| if desk.serve(NOW).0.is_multiple_of(2) { 'R' } else { 'W' }).collect()
 }
 
 #[test]
@@ -225,7 +227,7 @@ fn a_dispatch_with_nothing_to_do_leaves_no_trace() {
     }
     desk.elevator.complete(NOW, urgent);
     let order: String =
-        (0..8).map(|_| if desk.serve(NOW).0 % 2 == 1 { 'R' } else { 'W' }).collect();
+        (0..8).map(|_| if desk.serve(NOW).0.is_multiple_of(2) { 'W' } else { 'R' }).collect();
     assert_eq!(order, "WWRRRRWW");
 }
 

@@ -148,7 +148,7 @@ impl Model {
             let fallback = (side_of(oldest), oldest.whole.tag, true, level.starved);
             let plan = self.plan(level, now);
             let plan = plan.filter(|plan| aged.iter().any(|entry| entry.whole.tag == plan.1));
-            chosen = chosen.or(Some((index, plan.unwrap_or(fallback))));
+            chosen = chosen.or_else(|| Some((index, plan.unwrap_or(fallback))));
         }
         if chosen.is_none() {
             let best = self.levels.iter().position(is_used);
