@@ -20,7 +20,7 @@ help:
 	@echo 'make test     run all tests, those with real guests as well'
 	@echo 'make bench    measure the scheduler, the data path and the shares'
 	@echo 'make lint     check format, lints and documentation'
-	@echo 'make fuzz     fuzz every parser of guest bytes, $(FUZZ_SECONDS) s each'
+	@echo 'make fuzz     fuzz the parser of requests and the schedulers, $(FUZZ_SECONDS) s each'
 	@echo 'make install  install evenkeel into ~/.cargo/bin'
 
 # Quick and silent when nothing is missing.
@@ -46,12 +46,13 @@ lint: setup
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace --no-deps --document-private-items
 
-# cargo-fuzz wants a nightly compiler for its flags only; a stable one accepts them when told so.
+# No sanitizer: the fuzzed rooms forbid unsafe code, and a stable compiler has none (fuzz/README.md).
 fuzz: setup
+	@command -v c++ >/dev/null || { echo 'make fuzz needs a C++ compiler: apt-get install g++' >&2; exit 2; }
 	@command -v cargo-fuzz >/dev/null || $(CARGO) install --locked cargo-fuzz
 	@set -e; for target in $$($(CARGO) fuzz list); do \
 	    echo "fuzz: $$target for $(FUZZ_SECONDS) s"; \
-	    RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS); \
+	    $(CARGO) fuzz run --sanitizer none $$target -- -max_total_time=$(FUZZ_SECONDS); \
 	done
 
 install: setup

@@ -83,7 +83,7 @@ pub struct DiskStatus {
     pub flush: OpStatus,
     /// Discards and write-zeroes.
     pub discard: OpStatus,
-    /// From the guest's kick to the device.
+    /// From the daemon's taking a request to the device.
     pub queue_time: Latency,
     /// From the device to its answer.
     pub service_time: Latency,
