@@ -114,10 +114,18 @@ impl Bfq {
         if self.review_raise(now, id) {
             budget = budget.min(self.limits.raised()).max(self.charge(id, tag));
         }
-        let how = if continues { Return::Continued(self.limits.min()) } else { Return::Anew };
+        let how = if continues { Return::Continued(self.memory()) } else { Return::Anew };
         self.enter_busy(id);
         self.engine.activate(now, self.queues[id as usize].node, budget, how);
         self.preempt(now, id, continues);
+    }
+
+    /// Returns how many sectors a queue that pauses may fall behind, and gets back.
+    ///
+    /// Where others are served meanwhile that is all that one of them may receive in a slot;
+    /// elsewhere the device was kept for it.
+    pub(super) fn memory(&self) -> u64 {
+        if self.is_queueing_flash() { self.limits.max() } else { 0 }
     }
 
     /// Takes the device from its holder if the newcomer `id` would be next and has reason to.
@@ -212,6 +220,8 @@ impl Bfq {
             } else if now >= self.slot.ends {
                 self.expire(now, ExpireReason::BudgetTimeout);
             }
+        } else {
+            self.slot.shared_until = now;
         }
         self.reap(id);
     }

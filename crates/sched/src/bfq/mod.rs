@@ -33,7 +33,8 @@
 //!    longer, and that instant is a deadline.
 //! 8. A slot is slow if it moved less than half of what its own length earns; on a device of
 //!    decision 5 that holds for slots of any length, and seekiness does not matter.
-//! 9. Time is charged by the timeout in force and never counts as sectors moved.
+//! 9. Time is charged by the timeout in force and never counts as sectors moved; on a device of
+//!    decision 5 only time during which no other queue had requests there.
 //! 10. Preemption compares two queues where their paths part, and asks whether the newcomer would
 //!     be next there; the idle class preempts nobody else.
 //! 11. The wait for the next request is never prolonged for a small one: the engine hands over all
@@ -85,6 +86,8 @@ struct SlotTimes {
     began: Nanos,
     /// When the slot times out.
     ends: Nanos,
+    /// When the last request of another queue completed since, or when the slot began.
+    shared_until: Nanos,
     idle_began: Nanos,
     /// Until when the device is kept although the queue is empty; none unless it is being kept
     /// with nothing of the queue in flight.

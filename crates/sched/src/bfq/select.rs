@@ -4,6 +4,7 @@ use super::budget::{Device, Pace, Slot, next_budget, pace, time_charge};
 use super::rate::Sample;
 use super::stats::is_seek;
 use super::{Bfq, ExpireReason};
+use crate::wf2q::After;
 use crate::{Class, Nanos, Next, Tag};
 
 /// What to do with the queue in service.
@@ -59,6 +60,7 @@ impl Bfq {
         self.limits.slot_begins();
         let lasts = self.tunables.timeout_sync.0.saturating_mul(u64::from(self.coeff(id)));
         self.slot.began = now;
+        self.slot.shared_until = now;
         self.slot.ends = now + Nanos(lasts);
         self.slot.idle_until = None;
         true
@@ -130,7 +132,8 @@ impl Bfq {
         // Time spent waiting for a queue is no time in which it was slow.
         let idled = self.slot.idle_until.take().is_some();
         let end = if idled { self.slot.idle_began } else { now };
-        self.charge_time(id, reason, end.since(self.slot.began));
+        let span = self.exclusive_time(id, end);
+        self.charge_time(id, reason, span);
         let queue = &mut self.queues[id as usize];
         let service = self.engine.service(queue.node);
         let slot = Slot {
@@ -154,19 +157,35 @@ impl Bfq {
         let node = queue.node;
         if !queue.is_empty() || is_kept {
             queue.paused = false;
-            self.engine.expire(node, Some(budget));
+            self.engine.expire(node, After::Waits(budget));
             return;
         }
         let has_ended =
             matches!(reason, ExpireReason::BudgetTimeout | ExpireReason::BudgetExhausted);
-        queue.paused = !has_ended;
+        // With requests in flight it left while it waited for them, whatever ended the wait.
+        queue.paused = !has_ended || queue.in_flight > 0;
         queue.spent = service;
         if queue.in_flight == 0 {
             queue.idle_since = Some(now);
         }
+        let is_expected = queue.paused && !queue.gone;
+        let memory = if is_expected { self.memory() } else { 0 };
         self.leave_busy(id);
-        self.engine.expire(node, None);
+        self.engine.expire(node, After::Leaves(memory));
         self.reap(id);
+    }
+
+    /// Returns for how long up to `end` the queue in service had the device to itself. Where
+    /// requests of several queues overlap at the device, time spent with others is not its own.
+    fn exclusive_time(&self, id: u32, end: Nanos) -> Nanos {
+        let own = self.queues[id as usize].in_flight;
+        if !self.is_queueing_flash() {
+            end.since(self.slot.began)
+        } else if self.table.in_flight() > own {
+            Nanos::ZERO
+        } else {
+            end.since(self.slot.shared_until)
+        }
     }
 
     /// Charges the queue in service for its time if it was slow.

@@ -40,7 +40,7 @@ use alloc::vec::Vec;
 
 use crate::tree::{Links, NIL, Nodes, Tree};
 use crate::{Class, Nanos, Weight};
-use vtime::Vtime;
+use vtime::{Vtime, delta};
 
 /// Names an entity.
 pub(crate) type Node = u32;
@@ -85,6 +85,9 @@ struct Entity {
     new_coeff: u16,
     class: Class,
     place: Place,
+    /// By how much `finish` is put off while the entity is idle: so long its weight goes on
+    /// counting although virtual time has caught up with it.
+    hold: u64,
     /// Whether the lead over virtual time is forgiven when the entity is next queued.
     is_forgiven: bool,
     depth: u8,
@@ -109,6 +112,7 @@ impl Entity {
             new_coeff: 1,
             class,
             place: Place::Away,
+            hold: 0,
             is_forgiven: false,
             depth,
             parent,
@@ -118,6 +122,12 @@ impl Entity {
 
     fn wanted(&self) -> u32 {
         u32::from(self.base) * u32::from(self.new_coeff)
+    }
+
+    /// Makes `finish` again what it was before the entity turned idle.
+    fn drop_hold(&mut self) {
+        self.finish = Vtime(self.finish.0.wrapping_sub(self.hold));
+        self.hold = 0;
     }
 
     fn is_leaf(&self) -> bool {
@@ -215,6 +225,7 @@ impl ServiceTree {
             self.idle.remove(arena, first);
             let entity = arena.at_mut(first);
             entity.place = Place::Away;
+            entity.drop_hold();
             self.wsum -= u64::from(entity.weight);
         }
     }
@@ -249,6 +260,17 @@ pub(crate) enum Return {
     /// At once, having paused only to wait for its own requests: as though it had never stopped.
     /// It gets back what it missed up to its budget, or up to this many sectors if that is more.
     Continued(u64),
+}
+
+/// What the leaf in service does when its slot ends.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum After {
+    /// It has requests, and waits with this budget, in sectors.
+    Waits(u64),
+    /// It has none, and goes. If it is expected to [continue](Return::Continued), its weight goes
+    /// on counting until virtual time is this many sectors ahead of it; otherwise virtual time
+    /// would run too fast for everybody, as though the leaf had given its share away.
+    Leaves(u64),
 }
 
 /// All entities of a pool and their competition.
@@ -368,7 +390,7 @@ impl Wf2q {
     /// Takes a leaf that is not in service out of the competition.
     pub(crate) fn deactivate(&mut self, leaf: Node) {
         self.leave_active(leaf);
-        self.retire(leaf);
+        self.retire(leaf, 0);
         self.child_changed(self.arena.at(leaf).parent, Return::Anew);
     }
 
@@ -435,9 +457,12 @@ impl Wf2q {
         }
     }
 
-    /// Ends the slot of the leaf in service, which goes on waiting with a new budget or leaves.
-    pub(crate) fn expire(&mut self, leaf: Node, stays: Option<u64>) {
-        let (mut node, mut budget) = (leaf, stays);
+    /// Ends the slot of the leaf in service.
+    pub(crate) fn expire(&mut self, leaf: Node, after: After) {
+        let (mut node, mut budget, memory) = match after {
+            After::Waits(budget) => (leaf, Some(budget), 0),
+            After::Leaves(memory) => (leaf, None, memory),
+        };
         loop {
             let parent = self.arena.at(node).parent;
             let sched = self.sched_of(parent);
@@ -450,7 +475,7 @@ impl Wf2q {
                     entity.service = 0;
                     self.queue(node, budget, None);
                 }
-                None => self.retire(node),
+                None => self.retire(node, memory),
             }
             if parent == ROOT {
                 return;
@@ -550,7 +575,7 @@ impl Wf2q {
                 Some(budget) => self.enter(group, budget, how),
                 None => {
                     self.leave_active(group);
-                    self.retire(group);
+                    self.retire(group, 0);
                 }
             }
             group = parent;
@@ -565,26 +590,28 @@ impl Wf2q {
 
     /// Lets an entity that is away or idle wait for service.
     fn enter(&mut self, node: Node, budget: u64, how: Return) {
-        let vtime = self.tree_of(node).vtime;
-        let entity = self.arena.at(node);
-        let place = entity.place;
-        let (from, missed) = match how {
-            Return::Continued(memory) if vtime.is_after(entity.finish) => {
-                (entity.finish, Some(memory))
-            }
-            _ => (vtime, None),
-        };
-        if place == Place::Idle {
+        let was_idle = self.arena.at(node).place == Place::Idle;
+        if was_idle {
             self.leave_idle(node);
-            let entity = self.arena.at_mut(node);
-            entity.start = from.max(entity.finish);
+            self.arena.at_mut(node).drop_hold();
         } else {
-            assert!(place == Place::Away, "what enters does not wait yet");
-            let entity = self.arena.at_mut(node);
-            entity.start = from;
-            let weight = u64::from(entity.weight);
+            assert!(self.arena.at(node).place == Place::Away, "what enters does not wait yet");
+            let weight = u64::from(self.arena.at(node).weight);
             self.tree_of(node).wsum += weight;
         }
+        let vtime = self.tree_of(node).vtime;
+        let entity = self.arena.at_mut(node);
+        let missed = match how {
+            Return::Continued(memory) if vtime.is_after(entity.finish) => Some(memory),
+            _ => None,
+        };
+        entity.start = if missed.is_some() {
+            entity.finish
+        } else if was_idle {
+            vtime.max(entity.finish)
+        } else {
+            vtime
+        };
         self.queue(node, budget, missed);
     }
 
@@ -621,9 +648,10 @@ impl Wf2q {
     }
 
     /// Takes an entity that is in no tree out of the competition, stamped with what it received.
-    fn retire(&mut self, node: Node) {
+    fn retire(&mut self, node: Node, memory: u64) {
         let entity = self.arena.at_mut(node);
-        entity.finish = entity.after(entity.service);
+        entity.hold = delta(memory, u64::from(entity.weight));
+        entity.finish = entity.after(entity.service).plus(entity.hold);
         entity.service = 0;
         let (finish, weight) = (entity.finish, u64::from(entity.weight));
         let (parent, class) = (entity.parent, entity.class);
@@ -633,6 +661,7 @@ impl Wf2q {
             Place::Idle
         } else {
             tree.wsum -= weight;
+            self.arena.at_mut(node).drop_hold();
             Place::Away
         };
         self.arena.at_mut(node).place = place;

@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use super::{Place, ROOT, Return};
+use super::{After, Place, ROOT, Return};
 use crate::{Class, Nanos};
 
 const SHIFT: u32 = 22;
@@ -23,6 +23,8 @@ pub(super) struct Member {
     pub(super) budget: u64,
     pub(super) place: Place,
     pub(super) is_forgiven: bool,
+    /// Put on top of `finish` while idle.
+    pub(super) hold: u64,
     /// When it entered its list: ties go to the earlier.
     pub(super) order: u64,
     /// Virtual times of the three classes of its children.
@@ -67,6 +69,7 @@ impl Model {
             budget: 0,
             place: Place::Away,
             is_forgiven: false,
+            hold: 0,
             order: 0,
             vtime: [0; 3],
             idle_due: 0,
@@ -117,8 +120,15 @@ impl Model {
         if let Some(first) = self.first(self.siblings(group, class, Place::Idle))
             && !after(self.members[first].finish, self.members[group].vtime[class as usize])
         {
-            self.members[first].place = Place::Away;
+            self.leave_idle(first);
         }
+    }
+
+    fn leave_idle(&mut self, node: usize) {
+        let member = &mut self.members[node];
+        member.place = Place::Away;
+        member.finish = member.finish.wrapping_sub(member.hold);
+        member.hold = 0;
     }
 
     fn queue(&mut self, node: usize, budget: u64, missed: Option<u64>) {
@@ -145,28 +155,34 @@ impl Model {
     }
 
     fn enter(&mut self, node: usize, budget: u64, how: Return) {
+        let was_idle = self.members[node].place == Place::Idle;
+        self.leave_idle(node);
         let vtime = self.vtime(node);
         let member = &mut self.members[node];
-        let (from, missed) = match how {
+        let (start, missed) = match how {
             Return::Continued(memory) if after(vtime, member.finish) => {
                 (member.finish, Some(memory))
             }
+            _ if was_idle => (later(vtime, member.finish), None),
             _ => (vtime, None),
         };
-        let is_idle = member.place == Place::Idle;
-        member.start = if is_idle { later(from, member.finish) } else { from };
-        member.place = Place::Away;
+        member.start = start;
         self.queue(node, budget, missed);
     }
 
-    fn retire(&mut self, node: usize) {
+    fn retire(&mut self, node: usize, memory: u64) {
         let vtime = self.vtime(node);
         self.orders += 1;
         let member = &mut self.members[node];
-        member.finish = member.start.wrapping_add((member.service << SHIFT) / member.weight);
+        member.hold = (memory << SHIFT) / member.weight;
+        let finish = member.start.wrapping_add((member.service << SHIFT) / member.weight);
+        member.finish = finish.wrapping_add(member.hold);
         member.service = 0;
         member.order = self.orders;
-        member.place = if after(member.finish, vtime) { Place::Idle } else { Place::Away };
+        member.place = Place::Idle;
+        if !after(member.finish, vtime) {
+            self.leave_idle(node);
+        }
     }
 
     fn climb(&mut self, mut group: usize, how: Return) {
@@ -183,7 +199,7 @@ impl Model {
                     self.queue(group, budget, None);
                 }
                 Some(budget) => self.enter(group, budget, how),
-                None => self.retire(group),
+                None => self.retire(group, 0),
             }
             group = self.members[group].parent;
         }
@@ -199,7 +215,7 @@ impl Model {
     }
 
     pub(super) fn deactivate(&mut self, leaf: usize) {
-        self.retire(leaf);
+        self.retire(leaf, 0);
         self.climb(self.members[leaf].parent, Return::Anew);
     }
 
@@ -242,8 +258,11 @@ impl Model {
         }
     }
 
-    pub(super) fn expire(&mut self, leaf: usize, stays: Option<u64>) {
-        let (mut node, mut budget) = (leaf, stays);
+    pub(super) fn expire(&mut self, leaf: usize, after: After) {
+        let (mut node, mut budget, memory) = match after {
+            After::Waits(budget) => (leaf, Some(budget), 0),
+            After::Leaves(memory) => (leaf, None, memory),
+        };
         while node != ROOT as usize {
             if let Some(budget) = budget {
                 let member = &mut self.members[node];
@@ -253,7 +272,7 @@ impl Model {
                 member.place = Place::Away;
                 self.queue(node, budget, None);
             } else {
-                self.retire(node);
+                self.retire(node, memory);
             }
             node = self.members[node].parent;
             if node != ROOT as usize {

@@ -4,7 +4,7 @@ use std::vec::Vec;
 
 use super::model::Model;
 use super::vtime::Vtime;
-use super::{Node, Place, ROOT, Return, Wf2q};
+use super::{After, Node, Place, ROOT, Return, Wf2q};
 use crate::testing::Random;
 use crate::{Class, Nanos, Weight};
 
@@ -13,6 +13,10 @@ const NOW: Nanos = Nanos::ORIGIN;
 
 fn weight(value: u64) -> Weight {
     Weight::new(value).unwrap()
+}
+
+fn waits_if(waits: bool, budget: u64) -> After {
+    if waits { After::Waits(budget) } else { After::Leaves(0) }
 }
 
 /// Returns whether `vtime` is `value` units of 2^22, but for rounding of a few slots.
@@ -54,7 +58,7 @@ fn three_backlogged_queues_follow_the_trace() {
         assert!(is_about(entity.start, start) && is_about(entity.finish, finish), "step {step}");
         let budget = entity.budget;
         engine.serve(leaf, budget, budget);
-        engine.expire(leaf, Some(budget));
+        engine.expire(leaf, After::Waits(budget));
         engine.check();
         if step == 8 {
             assert_eq!(leaves.map(|leaf| engine.total(leaf)), [1024, 2048, 1024]);
@@ -76,7 +80,7 @@ fn a_slot_cut_short_is_stamped_with_what_it_received() {
             let leaf = engine.select(NOW).unwrap();
             engine.serve(leaf, used, used);
             let stays = leaf != leaves[0] || stays;
-            engine.expire(leaf, stays.then_some(512));
+            engine.expire(leaf, waits_if(stays, 512));
         }
         let first = engine.arena.at(leaves[0]).clone();
         assert!(is_about(engine.tree_of(leaves[0]).vtime, 6.05));
@@ -168,7 +172,11 @@ impl Pair {
                 self.model.serve(leaf, budget);
                 return;
             }
-            let stays = (random.below(2) == 0).then_some(budget);
+            let stays = if random.below(2) == 0 {
+                After::Waits(budget)
+            } else {
+                After::Leaves(random.below(600) * random.below(2))
+            };
             self.engine.expire(node, stays);
             self.model.expire(leaf, stays);
             self.holder = None;
@@ -303,7 +311,7 @@ fn backlogged_queues_stay_within_the_bounds_of_fairness() {
             // A slot may end early; the budget stays.
             let used = if random.below(3) == 0 { 1 + random.below(budget) } else { budget };
             engine.serve(leaf, used, used);
-            engine.expire(leaf, Some(budget));
+            engine.expire(leaf, After::Waits(budget));
             let total = i128::from(engine.total(ROOT));
             for &(leaf, share, budget) in &queues {
                 let (share, wsum) = (i128::from(share), i128::from(wsum));
@@ -335,7 +343,7 @@ fn shares_with_child_activations(weights: [u64; 2]) -> f64 {
                 engine.activate(NOW, visitor, 64, Return::Anew);
             }
         }
-        engine.expire(leaf, (leaf != visitor).then_some(4096));
+        engine.expire(leaf, waits_if(leaf != visitor, 4096));
         engine.check();
     }
     #[expect(clippy::cast_precision_loss, reason = "sectors of a short test")]
@@ -368,9 +376,9 @@ fn a_sleeper_earns_no_credit() {
             engine.serve(leaf, used, used);
             if leaf == sleeper {
                 left -= used;
-                engine.expire(leaf, (left > 0).then_some(512));
+                engine.expire(leaf, waits_if(left > 0, 512));
             } else {
-                engine.expire(leaf, Some(1024));
+                engine.expire(leaf, After::Waits(1024));
             }
         }
         let (got, all) = (engine.total(sleeper) - before, engine.total(ROOT) - all);
@@ -379,7 +387,7 @@ fn a_sleeper_earns_no_credit() {
         for _ in 0..random.below(4) {
             let leaf = engine.select(NOW).unwrap();
             engine.serve(leaf, 1024, 1024);
-            engine.expire(leaf, Some(1024));
+            engine.expire(leaf, After::Waits(1024));
         }
     }
 }
@@ -401,7 +409,7 @@ fn the_idle_class_is_served_once_per_guarantee() {
         }
         engine.serve(leaf, 8, 8);
         now += slot;
-        engine.expire(leaf, Some(8));
+        engine.expire(leaf, After::Waits(8));
     }
     assert!((32..=36).contains(&served), "{served}");
 }
@@ -417,7 +425,7 @@ fn a_raise_gives_a_group_its_turn_without_waiting_for_its_lead() {
     }
     assert_eq!(engine.select(NOW), Some(greedy[0]));
     engine.serve(greedy[0], 16_384, 16_384);
-    engine.expire(greedy[0], Some(16_384));
+    engine.expire(greedy[0], After::Waits(16_384));
     assert_eq!(engine.select(NOW), Some(greedy[1]));
     engine.set_coeff(urgent, 30);
     engine.set_coeff(groups[0], 30);
@@ -426,13 +434,13 @@ fn a_raise_gives_a_group_its_turn_without_waiting_for_its_lead() {
     engine.check();
     assert!(engine.outranks(urgent, greedy[1]) && engine.is_next(urgent, greedy[1]));
     engine.serve(greedy[1], 512, 512);
-    engine.expire(greedy[1], Some(16_384));
+    engine.expire(greedy[1], After::Waits(16_384));
     assert_eq!(engine.select(NOW), Some(urgent));
     // Back to normal: the weights return exactly.
     engine.set_coeff(urgent, 1);
     engine.set_coeff(groups[0], 1);
     engine.serve(urgent, 8, 8);
-    engine.expire(urgent, None);
+    engine.expire(urgent, After::Leaves(0));
     assert_eq!(engine.tree_of(groups[0]).wsum, 200);
 }
 
@@ -447,10 +455,10 @@ fn names_are_reused_and_leave_nothing_behind() {
         engine.activate(NOW, leaf, 512, Return::Anew);
         while engine.select(NOW).unwrap() != leaf {
             engine.serve(other, 512, 512);
-            engine.expire(other, Some(512));
+            engine.expire(other, After::Waits(512));
         }
         engine.serve(leaf, 512, 512);
-        engine.expire(leaf, None);
+        engine.expire(leaf, After::Leaves(0));
         assert_eq!(engine.arena.at(leaf).place, Place::Idle, "it holds its finish");
         engine.remove(leaf);
         engine.check();

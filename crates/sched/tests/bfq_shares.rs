@@ -1,0 +1,61 @@
+//! Shares: what weights promise, groups get, whatever the device and the pattern.
+
+mod bfq_world;
+
+use bfq_world::{Client, Device, World};
+use evenkeel_sched::{GroupId, Nanos, Scheduler};
+
+const MS: u64 = 1_000_000;
+
+/// 100 MB/s: 5 us per sector.
+const SERIAL: Device = Device::Serial { per_sector: 5_000, seek: 0 };
+
+#[expect(clippy::cast_precision_loss, reason = "sectors of a short run")]
+fn ratio(world: &World) -> f64 {
+    world.clients[1].sectors as f64 / world.clients[0].sectors as f64
+}
+
+/// Two groups of weights 100 and 300 and a third that comes and goes; returns the ratio of the
+/// first two over 30 s after a warm-up that outlasts the raises.
+fn three_groups(rotational: bool, device: Device, depth: usize, random: bool) -> f64 {
+    let mut world = World::new(rotational, device, depth);
+    for weight in [100, 300, 200] {
+        let group = world.group(GroupId::ROOT, weight);
+        let queue = world.queue(group);
+        let nr_sectors = if random { 8 } else { 256 };
+        world.clients.push(Client::new(queue, 32, nr_sectors, random));
+    }
+    let visitor = &mut world.clients[2];
+    visitor.from = Nanos::ORIGIN + Nanos(700 * MS);
+    visitor.until = Nanos::ORIGIN + Nanos(1500 * MS);
+    visitor.period = Nanos(1700 * MS);
+    world.run_for(Nanos::from_secs(30));
+    world.forget();
+    world.run_for(Nanos::from_secs(30));
+    world.bfq.check_invariants();
+    ratio(&world)
+}
+
+#[test]
+fn weights_hold_on_a_constant_rate_device() {
+    let mut wrong = false;
+    for rotational in [false, true] {
+        for depth in [1, 32] {
+            for random in [false, true] {
+                let ratio = three_groups(rotational, SERIAL, depth, random);
+                println!("rotational {rotational} depth {depth} random {random}: {ratio:.4}");
+                wrong |= (ratio / 3.0 - 1.0).abs() >= 0.02;
+            }
+        }
+    }
+    assert!(!wrong);
+}
+
+#[test]
+fn weights_hold_on_a_parallel_device() {
+    for random in [false, true] {
+        let ratio = three_groups(false, Device::Parallel { latency: 500_000 }, 32, random);
+        println!("random {random}: {ratio:.4}");
+        assert!((ratio / 3.0 - 1.0).abs() < 0.02, "{ratio}");
+    }
+}
