@@ -1,5 +1,6 @@
 //! `evenkeel serve`: from arguments or a file to a running daemon.
 
+use std::env;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::IsTerminal as _;
@@ -25,7 +26,7 @@ pub(crate) fn run(args: &ServeArgs) -> Outcome<()> {
         None => from_arguments(args)?,
     };
     let dir = settle_places(&mut config, &args.place)?;
-    log_to_stderr(args.log.as_deref().or(config.log.as_deref()))?;
+    log_to_stderr(args.log.as_deref(), config.log.as_deref())?;
     // Before the first thread, so that no thread is ended by them.
     let signals = Signals::hold().map_err(Failure::work)?;
     let daemon = Arc::new(Daemon::start(&config, &dir).map_err(started)?);
@@ -138,13 +139,12 @@ fn settle_places(config: &mut Config, chosen: &Place) -> Outcome<PathBuf> {
 }
 
 /// Sends logs to standard error: `--log`, else `RUST_LOG`, else the configuration, else `info`.
-fn log_to_stderr(filter: Option<&str>) -> Outcome<()> {
-    let filter = match filter {
-        Some(filter) => EnvFilter::try_new(filter)
-            .with_context(|| format!("{filter:?} is not a log filter; try info"))
-            .map_err(Failure::wrong_use)?,
-        None => EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info")),
-    };
+fn log_to_stderr(chosen: Option<&str>, configured: Option<&str>) -> Outcome<()> {
+    let env = env::var("RUST_LOG").ok().filter(|filter| !filter.is_empty());
+    let filter = chosen.or(env.as_deref()).or(configured).unwrap_or("info");
+    let filter = EnvFilter::try_new(filter)
+        .with_context(|| format!("{filter:?} is not a log filter; try info"))
+        .map_err(Failure::wrong_use)?;
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
