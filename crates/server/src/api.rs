@@ -3,7 +3,7 @@
 //! | call | answer |
 //! |---|---|
 //! | `GET /v1/status` | [`Status`] |
-//! | `GET /v1/disks/NAME` | [`DiskStatus`](evenkeel_wire::status::DiskStatus) |
+//! | `GET /v1/disks/NAME` | [`DiskStatus`] |
 //! | `PUT /v1/disks/NAME/weight` with [`SetWeight`] | `DiskStatus` with the new weight |
 //!
 //! Whatever fails answers with an [`ApiError`] and a fitting HTTP status. The server runs on one
