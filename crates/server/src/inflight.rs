@@ -243,3 +243,6 @@ const COUNTER: usize = 8;
 const STATE_BYTES: usize = 16;
 /// Source: the specification's `QUEUE_ALIGNMENT` for this region.
 const PAGE_ALIGN: usize = 64;
+
+#[cfg(test)]
+mod tests;

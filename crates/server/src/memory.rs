@@ -476,3 +476,6 @@ fn huge_page_bytes(file: &File) -> Option<u64> {
     }
     u64::try_from(stat.f_bsize).ok().filter(|bytes| bytes.is_power_of_two())
 }
+
+#[cfg(test)]
+mod tests;

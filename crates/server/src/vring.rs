@@ -91,6 +91,8 @@ pub(crate) struct Vring {
     published_used: u16,
     /// An answer was published while nobody could be interrupted.
     owes_interrupt: bool,
+    /// The vring is not in the current memory.
+    is_parked: bool,
     broken: Option<BrokenRing>,
     kick: OwnedFd,
     call: Option<OwnedFd>,
@@ -179,6 +181,7 @@ impl Vring {
             next_used: used_idx,
             published_used: used_idx,
             owes_interrupt: used_idx != 0,
+            is_parked: false,
             broken: None,
             kick: setup.kick,
             call: setup.call,
@@ -273,7 +276,7 @@ impl Vring {
     /// Asks for a kick with the next chain; returns whether one is there already, in which case
     /// the worker must pop again before it waits.
     pub(crate) fn enable_kicks(&mut self) -> bool {
-        if self.broken.is_some() {
+        if self.broken.is_some() || self.is_parked {
             return false;
         }
         if self.event_idx {
@@ -289,20 +292,19 @@ impl Vring {
 
     /// Replaces the guest memory. Chains that were popped keep the memory that they point into.
     ///
-    /// # Errors
-    ///
-    /// * A [`BrokenRing`] if the vring itself is not in the new memory; it is closed then.
-    pub(crate) fn set_memory(&mut self, memory: &Arc<Memory>) -> Result<(), BrokenRing> {
+    /// If the vring itself is not in the new memory, nothing more is popped until it is in a later
+    /// one: a VMM that changes its memory in several steps may pass through such a state.
+    pub(crate) fn set_memory(&mut self, memory: &Arc<Memory>) {
         match Rings::map(memory, self.addresses, self.size, self.event_idx) {
-            Ok(rings) => self.rings = rings,
-            Err(broken) => {
-                self.close(broken);
-                return Err(broken);
+            Ok(rings) => {
+                self.rings = rings;
+                self.is_parked = false;
             }
+            // Answers still go to the old place; it is the guest's memory as long as we hold it.
+            Err(_elsewhere) => self.is_parked = true,
         }
         self.generations.push_back(Generation { memory: Arc::clone(memory), outstanding: 0 });
         self.drop_old_generations();
-        Ok(())
     }
 
     /// Replaces the interrupt's eventfd, and uses it at once if an interrupt is owed.
@@ -365,6 +367,9 @@ impl Vring {
 
     /// Returns the head of the next chain.
     fn next_head(&mut self) -> Result<Option<u16>, BrokenRing> {
+        if self.is_parked {
+            return Ok(None);
+        }
         if self.memory().is_poisoned() || self.inflight.as_ref().is_some_and(Inflight::is_poisoned)
         {
             return Err(BrokenRing::MemoryGone);
@@ -648,3 +653,6 @@ const RING: usize = 4;
 const AVAIL_F_NO_INTERRUPT: u16 = 1;
 /// Source: VIRTIO 1.2, `VIRTQ_USED_F_NO_NOTIFY`.
 const USED_F_NO_NOTIFY: u16 = 1;
+
+#[cfg(test)]
+mod tests;
