@@ -46,6 +46,11 @@ impl Flavour {
     }
 
     #[inline]
+    pub(crate) const fn is_write(self) -> bool {
+        self.0 >> 1 != 0
+    }
+
+    #[inline]
     pub(crate) const fn sync(self) -> bool {
         self.0 & 1 != 0
     }

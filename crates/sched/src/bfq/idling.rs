@@ -43,8 +43,9 @@ impl Bfq {
     /// is empty.
     ///
     /// On a device that queues by itself and does not rotate, being entitled to more than others is
-    /// not enough: only a queue that is behind its share, and comes back soon, is waited for. One
-    /// that is ahead loses nothing, as it continues where it left (see `Return::Continued`).
+    /// not enough: only where requests slow each other down, a queue that is behind its share and
+    /// comes back soon is waited for. One that is ahead loses nothing, as it continues where it
+    /// left (see `Return::Continued`).
     pub(super) fn idling_needed(&self, id: u32) -> bool {
         let queue = &self.queues[id as usize];
         if queue.gone {
@@ -61,7 +62,8 @@ impl Bfq {
         }
         !self.is_queueing_flash()
             || !queue.is_empty()
-            || (queue.think.mean().is_none_or(|mean| mean <= FLASH_THINK)
+            || (self.contention.is_felt()
+                && queue.think.mean().is_none_or(|mean| mean <= FLASH_THINK)
                 && self.engine.is_behind(queue.node, self.limits.min() / 4))
     }
 

@@ -197,7 +197,11 @@ impl Bfq {
     }
 
     pub(super) fn finish(&mut self, now: Nanos, tag: Tag) {
-        let id = self.table.complete(tag).queue.0;
+        let record = self.table.complete(tag);
+        let id = record.queue.0;
+        let (sent, alone) = (Nanos(record.fifo_time.0 >> 1), record.fifo_time.0 & 1 == 1);
+        let (nr_sectors, is_write) = (record.nr_sectors, record.flavour.is_write());
+        self.contention.completed(now.since(sent), nr_sectors, is_write, alone);
         let queue = &mut self.queues[id as usize];
         queue.in_flight -= 1;
         queue.think.completed(now);

@@ -24,8 +24,8 @@
 //! 4. Write-back pays its factor only while all queues have equal rights; otherwise everybody pays
 //!    sectors, or time if slow.
 //! 5. On a device that queues by itself and does not rotate, a queue of an asymmetric set is waited
-//!    for only if it is behind its share and its mean think time is 1 ms at most, and then for four
-//!    think times (at least 1 ms). What it misses while others are served it gets back, up to the
+//!    for only if requests slow each other down there, it is behind its share and its mean think
+//!    time is 1 ms at most; and then for four think times (at least 1 ms). What it misses while others are served it gets back, up to the
 //!    largest budget, if it continues; so queues of depth 1 overlap, and weights hold all the same.
 //! 6. A queue that paused to wait for its own requests continues where it left even if it had just
 //!    used its budget up.
@@ -50,6 +50,7 @@
 
 mod budget;
 mod check;
+mod contention;
 mod idling;
 mod lifecycle;
 mod queue;
@@ -62,6 +63,7 @@ mod tunables;
 use alloc::vec::Vec;
 
 use budget::{ExpireReason, Limits};
+use contention::Contention;
 use queue::{Group, Queue};
 use raise::Raise;
 use rate::PeakRate;
@@ -122,6 +124,7 @@ pub struct Bfq {
     pending_groups: u32,
     limits: Limits,
     rate: PeakRate,
+    contention: Contention,
     /// Sector behind the last request dispatched.
     last_position: u64,
 }
@@ -157,6 +160,7 @@ impl Bfq {
             pending_groups: 0,
             limits: Limits::new(tunables.max_budget_sectors),
             rate: PeakRate::new(now, rotational),
+            contention: Contention::default(),
             last_position: 0,
         }
     }

@@ -118,6 +118,10 @@ impl Bfq {
         let overdue = overdue.filter(|&old| old != tag && now >= self.table.get(old).fifo_time);
         queue.next = overdue.or_else(|| queue.list.next_after(&self.table, tag, self.back_seek));
         queue.list.start(&mut self.table, tag);
+        // The time of expiry has served its purpose; the record now carries when the request was
+        // sent, and in the lowest bit whether it found the device empty.
+        let sent = Nanos(now.0 << 1 | u64::from(!device_busy));
+        self.table.record_mut(tag.0).fifo_time = sent;
         self.review_raise_in_service(now, id);
         let is_idle_class = self.queues[id as usize].class == Class::Idle;
         if is_idle_class && self.busy_total() > 1 {

@@ -1,6 +1,10 @@
 //! What must hold of the competition after every call.
 
-use super::{Arena, Entity, Node, Place, ROOT, Sched, ServiceTree, Vtime, Wf2q};
+use alloc::vec::Vec;
+
+use super::entity::{Arena, Entity, Place, Sched, ServiceTree};
+use super::vtime::Vtime;
+use super::{Node, ROOT, Wf2q};
 use crate::tree::{NIL, successor};
 
 impl Wf2q {
@@ -65,17 +69,17 @@ impl Wf2q {
         for (class, tree) in sched.trees.iter().enumerate() {
             let of = |node: &Node| self.arena.at(*node).class as usize == class;
             let members = children.clone().filter(of).map(|node| self.arena.at(node));
-            tree.check(&self.arena, members);
+            tree.check(&self.arena, &members.collect::<Vec<_>>());
         }
     }
 }
 
 impl ServiceTree {
-    fn check<'a>(&self, arena: &'a Arena, members: impl Iterator<Item = &'a Entity> + Clone) {
-        let counted = members.clone().filter(|entity| entity.place != Place::Away);
+    fn check(&self, arena: &Arena, members: &[&Entity]) {
+        let counted = members.iter().filter(|entity| entity.place != Place::Away);
         let wsum: u64 = counted.map(|entity| u64::from(entity.weight)).sum();
         assert_eq!(self.wsum, wsum, "E1: the sum of the weights that count");
-        let count = |place| members.clone().filter(|entity| entity.place == place).count();
+        let count = |place| members.iter().filter(|entity| entity.place == place).count();
         assert_eq!(self.active.check(arena) as usize, count(Place::Active), "E3, E7");
         assert_eq!(self.idle.check(arena) as usize, count(Place::Idle), "E3, E7");
         let mut at = self.active.first(arena);

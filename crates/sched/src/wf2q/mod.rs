@@ -30,6 +30,7 @@
 //! "Hierarchical Packet Fair Queueing Algorithms", 1997.
 
 mod check;
+mod entity;
 #[cfg(test)]
 mod model;
 #[cfg(test)]
@@ -38,219 +39,16 @@ mod vtime;
 
 use alloc::vec::Vec;
 
-use crate::tree::{Links, NIL, Nodes, Tree};
+use crate::tree::NIL;
 use crate::{Class, Nanos, Weight};
-use vtime::{Vtime, delta};
+use entity::{Arena, Entity, Place, Sched, ServiceTree};
+use vtime::delta;
 
 /// Names an entity.
 pub(crate) type Node = u32;
 
 /// The pool: the parent of the topmost entities. It competes with nobody.
 pub(crate) const ROOT: Node = 0;
-
-/// Where an entity is.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Place {
-    /// Nowhere; its weight does not count.
-    Away,
-    /// Waits for service.
-    Active,
-    /// Has nothing to do, but its finish lies ahead of virtual time: its weight still counts, and
-    /// it may not start anew before that.
-    Idle,
-    /// Holds the device, or a descendant does.
-    InService,
-}
-
-#[derive(Clone, Debug)]
-struct Entity {
-    links: Links,
-    start: Vtime,
-    finish: Vtime,
-    /// Least start in the subtree of the active tree below this node.
-    min_start: Vtime,
-    /// Received in the current slot, in sectors.
-    service: u64,
-    /// What the slot may bring, in sectors.
-    budget: u64,
-    /// Received since the entity exists, in sectors, without time charges.
-    total: u64,
-    /// Weight in force: raise included.
-    weight: u32,
-    /// Weight asked for, without raise.
-    base: u16,
-    /// Raise in force.
-    coeff: u16,
-    /// Raise asked for; weight and raise come into force when the entity is next queued.
-    new_coeff: u16,
-    class: Class,
-    place: Place,
-    /// By how much `finish` is put off while the entity is idle: so long its weight goes on
-    /// counting although virtual time has caught up with it.
-    hold: u64,
-    /// Whether the lead over virtual time is forgiven when the entity is next queued.
-    is_forgiven: bool,
-    depth: u8,
-    parent: Node,
-    /// Index of the scheduler of its children, [`NIL`] for a leaf.
-    sched: u32,
-}
-
-impl Entity {
-    fn new(parent: Node, depth: u8, class: Class, weight: u16, sched: u32) -> Self {
-        Self {
-            links: Links::DETACHED,
-            start: Vtime::default(),
-            finish: Vtime::default(),
-            min_start: Vtime::default(),
-            service: 0,
-            budget: 0,
-            total: 0,
-            weight: u32::from(weight),
-            base: weight,
-            coeff: 1,
-            new_coeff: 1,
-            class,
-            place: Place::Away,
-            hold: 0,
-            is_forgiven: false,
-            depth,
-            parent,
-            sched,
-        }
-    }
-
-    fn wanted(&self) -> u32 {
-        u32::from(self.base) * u32::from(self.new_coeff)
-    }
-
-    /// Makes `finish` again what it was before the entity turned idle.
-    fn drop_hold(&mut self) {
-        self.finish = Vtime(self.finish.0.wrapping_sub(self.hold));
-        self.hold = 0;
-    }
-
-    fn is_leaf(&self) -> bool {
-        self.sched == NIL
-    }
-
-    fn after(&self, service: u64) -> Vtime {
-        self.start.after(service, u64::from(self.weight))
-    }
-}
-
-/// The entities, as the records in which the nodes of all active and idle trees lie.
-#[derive(Clone, Debug, Default)]
-struct Arena(Vec<Entity>);
-
-impl Arena {
-    #[inline]
-    fn at(&self, node: Node) -> &Entity {
-        &self.0[node as usize]
-    }
-
-    #[inline]
-    fn at_mut(&mut self, node: Node) -> &mut Entity {
-        &mut self.0[node as usize]
-    }
-}
-
-impl Nodes for Arena {
-    const AUGMENTED: bool = true;
-
-    #[inline]
-    fn links(&self, index: u32) -> &Links {
-        &self.at(index).links
-    }
-
-    #[inline]
-    fn links_mut(&mut self, index: u32) -> &mut Links {
-        &mut self.at_mut(index).links
-    }
-
-    #[inline]
-    fn before(&self, a: u32, b: u32) -> bool {
-        self.at(b).finish.is_after(self.at(a).finish)
-    }
-
-    #[inline]
-    fn refresh(&mut self, index: u32) {
-        let entity = self.at(index);
-        let mut least = entity.start;
-        if let Some(left) = entity.links.left() {
-            least = least.min(self.at(left).min_start);
-        }
-        if let Some(right) = entity.links.right() {
-            least = least.min(self.at(right).min_start);
-        }
-        self.at_mut(index).min_start = least;
-    }
-}
-
-/// The competition among the children of one group that belong to one class.
-#[derive(Clone, Copy, Debug, Default)]
-struct ServiceTree {
-    active: Tree,
-    idle: Tree,
-    vtime: Vtime,
-    /// Sum of the weights of all entities that are not away.
-    wsum: u64,
-}
-
-impl ServiceTree {
-    /// Returns the earliest virtual time from now on at which somebody is eligible, and the
-    /// eligible entity that finishes first.
-    #[inline]
-    fn next(&self, arena: &Arena) -> Option<(Vtime, Node)> {
-        let mut at = self.active.root()?;
-        let vtime = self.vtime.max(arena.at(at).min_start);
-        loop {
-            let entity = arena.at(at);
-            // If anybody on the left is eligible, the answer is there: it finishes earlier.
-            at = match entity.links.left() {
-                Some(left) if !arena.at(left).min_start.is_after(vtime) => left,
-                _ if !entity.start.is_after(vtime) => return Some((vtime, at)),
-                _ => entity.links.right().expect("some eligible entity lies in this subtree"),
-            };
-        }
-    }
-
-    /// Lets go of one idle entity that virtual time has caught up with; one per call keeps the
-    /// cost bounded.
-    #[inline]
-    fn forget(&mut self, arena: &mut Arena) {
-        if let Some(first) = self.idle.first(arena)
-            && !arena.at(first).finish.is_after(self.vtime)
-        {
-            self.idle.remove(arena, first);
-            let entity = arena.at_mut(first);
-            entity.place = Place::Away;
-            entity.drop_hold();
-            self.wsum -= u64::from(entity.weight);
-        }
-    }
-}
-
-/// The competition among the children of one group.
-#[derive(Clone, Debug)]
-struct Sched {
-    trees: [ServiceTree; 3],
-    in_service: Node,
-    /// When the idle class must be served although others wait.
-    idle_due: Nanos,
-}
-
-impl Sched {
-    const EMPTY: ServiceTree =
-        ServiceTree { active: Tree::EMPTY, idle: Tree::EMPTY, vtime: Vtime(0), wsum: 0 };
-    const NEW: Self = Self { trees: [Self::EMPTY; 3], in_service: NIL, idle_due: Nanos::ZERO };
-
-    /// Returns who would be served next, classes in strict order.
-    #[inline]
-    fn next(&self, arena: &Arena) -> Option<(Vtime, Node)> {
-        self.trees.iter().find_map(|tree| tree.next(arena))
-    }
-}
 
 /// How a leaf comes back.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -288,8 +86,7 @@ impl Wf2q {
     pub(crate) fn new(idle_guarantee: Nanos) -> Self {
         let mut arena = Arena::default();
         arena.0.push(Entity::new(NIL, 0, Class::BestEffort, 100, 0));
-        let mut scheds = Vec::new();
-        scheds.push(Sched::NEW);
+        let scheds = Vec::from([Sched::NEW]);
         let (free_entities, free_scheds) = (Vec::new(), Vec::new());
         Self { arena, scheds, free_entities, free_scheds, idle_guarantee }
     }

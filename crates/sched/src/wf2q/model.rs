@@ -3,7 +3,8 @@
 
 use alloc::vec::Vec;
 
-use super::{After, Place, ROOT, Return};
+use super::entity::Place;
+use super::{After, ROOT, Return};
 use crate::{Class, Nanos};
 
 const SHIFT: u32 = 22;

@@ -2,9 +2,10 @@
 
 use std::vec::Vec;
 
+use super::entity::Place;
 use super::model::Model;
 use super::vtime::Vtime;
-use super::{After, Node, Place, ROOT, Return, Wf2q};
+use super::{After, Node, ROOT, Return, Wf2q};
 use crate::testing::Random;
 use crate::{Class, Nanos, Weight};
 

@@ -1,23 +1,27 @@
 //! A deterministic device and a handful of clients that drive the scheduler in virtual time.
-#![allow(dead_code, reason = "each test binary uses a part of this")]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    reason = "each test binary uses a part of this; a broken world is a failed test"
+)]
 
 use std::collections::HashMap;
 
 use evenkeel_sched::{
-    Bfq, BfqTunables, GroupId, Insertion, MergeLimits, Nanos, Next, Op, Priority, QueueId, Request,
-    Scheduler, Tag, Weight,
+    Bfq, BfqTunables, GroupId, MergeLimits, Nanos, Next, Op, Priority, QueueId, Request, Scheduler,
+    Tag, Weight,
 };
 
 /// A small random number generator (xorshift64*), so that every history follows from its seed.
 #[derive(Clone, Debug)]
-pub struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -25,14 +29,14 @@ impl Random {
     }
 
     /// Returns a number from 0 to `end - 1`.
-    pub fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         (self.next() >> 11) % end
     }
 }
 
 /// How long the device takes.
 #[derive(Clone, Copy, Debug)]
-pub enum Device {
+pub(crate) enum Device {
     /// One request after the other: so many nanoseconds per sector, plus so many if the request
     /// does not follow the one before.
     Serial { per_sector: u64, seek: u64 },
@@ -42,32 +46,32 @@ pub enum Device {
 
 /// Somebody who keeps `outstanding` requests in the queue while it is awake.
 #[derive(Clone, Debug)]
-pub struct Client {
-    pub queue: QueueId,
-    pub random: bool,
-    pub op: Op,
-    pub nr_sectors: u32,
-    pub outstanding: u32,
+pub(crate) struct Client {
+    pub(crate) queue: QueueId,
+    pub(crate) random: bool,
+    pub(crate) op: Op,
+    pub(crate) nr_sectors: u32,
+    pub(crate) outstanding: u32,
     /// Pause between a completion and the next request.
-    pub think: Nanos,
+    pub(crate) think: Nanos,
     /// Awake from, until; after that again every `period`, if that is not zero.
-    pub from: Nanos,
-    pub until: Nanos,
-    pub period: Nanos,
+    pub(crate) from: Nanos,
+    pub(crate) until: Nanos,
+    pub(crate) period: Nanos,
     /// Requests that it still wants to issue.
-    pub left: u64,
-    pub base: u64,
-    pub at: u64,
+    pub(crate) left: u64,
+    pub(crate) base: u64,
+    pub(crate) at: u64,
     waiting: u32,
     due: Vec<Nanos>,
-    pub sectors: u64,
-    pub requests: u64,
-    pub worst: Nanos,
-    pub total_latency: u64,
+    pub(crate) sectors: u64,
+    pub(crate) requests: u64,
+    pub(crate) worst: Nanos,
+    pub(crate) total_latency: u64,
 }
 
 impl Client {
-    pub fn new(queue: QueueId, outstanding: u32, nr_sectors: u32, random: bool) -> Self {
+    pub(crate) fn new(queue: QueueId, outstanding: u32, nr_sectors: u32, random: bool) -> Self {
         Self {
             queue,
             random,
@@ -114,12 +118,12 @@ impl Client {
     }
 }
 
-pub struct World {
-    pub bfq: Bfq,
-    pub now: Nanos,
-    pub device: Device,
-    pub depth: usize,
-    pub clients: Vec<Client>,
+pub(crate) struct World {
+    pub(crate) bfq: Bfq,
+    pub(crate) now: Nanos,
+    pub(crate) device: Device,
+    pub(crate) depth: usize,
+    pub(crate) clients: Vec<Client>,
     in_flight: Vec<(Nanos, Tag)>,
     free_at: Nanos,
     head: u64,
@@ -128,16 +132,21 @@ pub struct World {
     free_tags: Vec<Tag>,
     next_tag: u32,
     random: Random,
-    pub dispatched: u64,
-    pub check: bool,
+    pub(crate) dispatched: u64,
+    pub(crate) check: bool,
 }
 
 impl World {
-    pub fn new(rotational: bool, device: Device, depth: usize) -> Self {
+    pub(crate) fn new(rotational: bool, device: Device, depth: usize) -> Self {
         Self::tuned(BfqTunables::default(), rotational, device, depth)
     }
 
-    pub fn tuned(tunables: BfqTunables, rotational: bool, device: Device, depth: usize) -> Self {
+    pub(crate) fn tuned(
+        tunables: BfqTunables,
+        rotational: bool,
+        device: Device,
+        depth: usize,
+    ) -> Self {
         Self {
             bfq: Bfq::new(Nanos::ORIGIN, tunables, MergeLimits::default(), rotational),
             now: Nanos::ORIGIN,
@@ -156,16 +165,16 @@ impl World {
         }
     }
 
-    pub fn group(&mut self, parent: GroupId, weight: u64) -> GroupId {
+    pub(crate) fn group(&mut self, parent: GroupId, weight: u64) -> GroupId {
         self.bfq.add_group(self.now, parent, Weight::new(weight).unwrap())
     }
 
-    pub fn queue(&mut self, group: GroupId) -> QueueId {
+    pub(crate) fn queue(&mut self, group: GroupId) -> QueueId {
         self.bfq.add_queue(self.now, group, Priority::default(), true)
     }
 
     /// Lets time pass until `end`.
-    pub fn run(&mut self, end: Nanos) {
+    pub(crate) fn run(&mut self, end: Nanos) {
         while self.now < end {
             self.arrivals();
             self.dispatch();
@@ -179,12 +188,12 @@ impl World {
         }
     }
 
-    pub fn run_for(&mut self, span: Nanos) {
+    pub(crate) fn run_for(&mut self, span: Nanos) {
         self.run(self.now + span);
     }
 
     /// Starts counting anew.
-    pub fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         for client in &mut self.clients {
             (client.sectors, client.requests) = (0, 0);
             (client.worst, client.total_latency) = (Nanos::ZERO, 0);
@@ -207,9 +216,7 @@ impl World {
                 client.due.retain(|&at| at > now);
                 continue;
             }
-            let before = client.due.len();
             client.due.retain(|&at| at > now);
-            let _ = before;
             let thinking = u32::try_from(client.due.len()).unwrap();
             let wanted = client.outstanding.saturating_sub(client.waiting + thinking);
             for _ in 0..u64::from(wanted).min(client.left) {
@@ -305,9 +312,4 @@ impl World {
             self.bfq.complete(self.now, tag);
         }
     }
-}
-
-/// Something that was inserted, for [`is_merged`].
-pub fn is_merged(insertion: Insertion) -> bool {
-    insertion != Insertion::Queued
 }
