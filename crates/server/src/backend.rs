@@ -274,7 +274,7 @@ fn open_path(
         discard,
         write_zeroes: !read_only && (is_block || discard),
     };
-    let rotational = queue_attribute(device, "rotational") == 1;
+    let rotational = queue_attribute(device, "rotational") == 1 && !is_virtual(device);
     Ok(Backend { file: Some(file), geometry, alignment, rotational })
 }
 
@@ -370,6 +370,15 @@ fn direct_alignment(file: BorrowedFd<'_>) -> Alignment {
 fn punches(file: &OwnedFd, bytes: u64) -> bool {
     let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(file, mode, bytes.next_multiple_of(4096), 4096).is_ok()
+}
+
+/// Returns whether the device is itself a virtual disk: those say that they turn, knowing nothing.
+fn is_virtual(device: u64) -> bool {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    ["device", "../device"].iter().any(|place| {
+        fs::read_link(format!("/sys/dev/block/{major}:{minor}/{place}/subsystem"))
+            .is_ok_and(|subsystem| subsystem.ends_with("virtio"))
+    })
 }
 
 /// Reads a number from `/sys/dev/block/MAJOR:MINOR/queue`, of the whole disk for a partition; 0 if
