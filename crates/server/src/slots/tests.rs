@@ -168,7 +168,7 @@ fn misaligned_guest_memory_is_carried_over_longer_than_one_bounce_buffer() {
     // Three pieces, the last one short.
     let nr_sectors = u32::try_from(2 * BOUNCE_BYTES / 512 + 3).unwrap();
     let bytes = nr_sectors as usize * 512;
-    let mut data: Vec<u8> = (0..=bytes).map(|at| (at * 7 % 251) as u8).collect();
+    let mut data: Vec<u8> = (0..=250).cycle().step_by(7).take(bytes + 1).collect();
     let expected = data[1..].to_vec();
     let order = command(DeviceOp::Write, 5, nr_sectors);
     assert_eq!(bench.run(&order, &cut(&mut data[1..], 99_991)), Ok(()));
