@@ -355,11 +355,6 @@ impl Vring {
         self.outstanding
     }
 
-    /// Returns why the vring is closed, if it is.
-    pub(crate) fn broken(&self) -> Option<BrokenRing> {
-        self.broken
-    }
-
     /// Returns what the vring has counted.
     pub(crate) fn counts(&self) -> Counts {
         self.counts

@@ -277,7 +277,7 @@ fn a_vring_that_lies_is_closed_and_says_so_once() {
     assert_eq!(pop(&mut vring).0, Pop::Broken(broken));
     guest.set_avail_idx(1);
     assert_eq!(pop(&mut vring).0, Pop::Broken(broken), "closed until it is set up anew");
-    assert_eq!((vring.broken(), vring.enable_kicks()), (Some(broken), false));
+    assert_eq!((vring.broken, vring.enable_kicks()), (Some(broken), false));
     let mut count = [0; 8];
     rustix::io::read(&err, &mut count).unwrap();
     assert_eq!(u64::from_ne_bytes(count), 1);
