@@ -65,3 +65,34 @@ fn where_the_device_has_room_for_all_nobody_is_held_back() {
     println!("{ratio:.4}");
     assert!((ratio - 1.0).abs() < 0.02, "{ratio}");
 }
+
+/// A small hard disk, 10 MB/s and 10 ms to get anywhere; a sequential and a random reader of equal
+/// weight. Returns the sectors per second of both.
+fn sequential_and_random(nested: bool) -> [u64; 2] {
+    let disk = Device::Serial { per_sector: 50_000, seek: 10_000_000 };
+    let mut world = World::new(true, disk, 1);
+    for random in [false, true] {
+        let top = world.group(GroupId::ROOT, 100);
+        let group = if nested { world.group(top, 700) } else { top };
+        let queue = world.queue(group);
+        let (outstanding, nr_sectors) = if random { (4, 8) } else { (2, 256) };
+        world.clients.push(Client::new(queue, outstanding, nr_sectors, random));
+    }
+    world.run_for(Nanos::from_secs(40));
+    world.forget();
+    world.run_for(Nanos::from_secs(60));
+    world.bfq.check_invariants();
+    [0, 1].map(|i| world.clients[i].sectors / 60)
+}
+
+#[test]
+fn slow_and_fast_queues_share_the_time_of_a_disk() {
+    for nested in [false, true] {
+        let [sequential, random] = sequential_and_random(nested);
+        println!("sequential {sequential}/s, random {random}/s");
+        // Alone the first moves 20 000 sectors per second, the second 8 per 10.4 ms, 769. Half the
+        // time each, with a tolerance for one seek and one idle window per slot of 125 ms.
+        assert!((8_000..=12_000).contains(&sequential), "{sequential}");
+        assert!((300..=460).contains(&random), "{random}");
+    }
+}

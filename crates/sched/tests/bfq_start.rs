@@ -63,6 +63,20 @@ fn an_application_that_starts_is_served_at_once_on_flash() {
 }
 
 #[test]
+fn an_application_that_starts_is_served_at_once_on_saturated_flash() {
+    // 100 MB/s behind a queue of 32: what is inside can no longer be overtaken.
+    let saturated = Device::Serial { per_sector: 5_000, seek: 0 };
+    let mut world = hammered(BfqTunables::default(), false, saturated, 32);
+    let (mean, worst) = start(&mut world);
+    println!("mean {} us, worst {} us", mean.as_micros(), worst.as_micros());
+    // Alone a read takes 160 us. While the application is waited for nobody else is at the device;
+    // now and then the others take their share: 2 * 2 requests of 256 sectors and 3 * 4 of 8, that
+    // is 5.6 ms.
+    assert!(mean < Nanos::from_millis(1));
+    assert!(worst < Nanos::from_millis(10));
+}
+
+#[test]
 fn without_raising_it_waits_for_its_turn() {
     let tunables = BfqTunables { low_latency: false, ..BfqTunables::default() };
     let mut world = hammered(tunables, true, DISK, 1);

@@ -43,8 +43,8 @@ impl Bfq {
     /// is empty.
     ///
     /// On a device that queues by itself and does not rotate, being entitled to more than others is
-    /// not enough: only where requests slow each other down, a queue that is behind its share and
-    /// comes back soon is waited for. One that is ahead loses nothing, as it continues where it
+    /// not enough: only where requests slow each other down, a queue that is raised, or is behind
+    /// its share and comes back soon, is waited for. One that is ahead loses nothing, as it continues where it
     /// left (see `Return::Continued`).
     pub(super) fn idling_needed(&self, id: u32) -> bool {
         let queue = &self.queues[id as usize];
@@ -52,19 +52,20 @@ impl Bfq {
             return false;
         }
         let busy = self.busy_total();
-        let raised = queue.raise.is_on()
-            && (self.wr_busy < busy || self.table.in_flight() >= queue.in_flight + 4);
-        if raised || busy == 1 {
+        if busy == 1 {
             return true;
         }
-        if !self.is_asymmetric(id) {
+        let is_optional = self.is_queueing_flash() && queue.is_empty();
+        if is_optional && !self.contention.is_felt() {
             return false;
         }
-        !self.is_queueing_flash()
-            || !queue.is_empty()
-            || (self.contention.is_felt()
-                && queue.think.mean().is_none_or(|mean| mean <= FLASH_THINK)
-                && self.engine.is_behind(queue.node, self.limits.min() / 4))
+        let others_matter = self.wr_busy < busy || self.table.in_flight() >= queue.in_flight + 4;
+        if queue.raise.is_on() && others_matter {
+            return true;
+        }
+        let comes_soon = || queue.think.mean().is_none_or(|mean| mean <= FLASH_THINK);
+        let is_behind = || self.engine.is_behind(queue.node, self.limits.min() / 4);
+        self.is_asymmetric(id) && (!is_optional || (comes_soon() && is_behind()))
     }
 
     /// Returns whether the device is kept for this queue while it is empty.

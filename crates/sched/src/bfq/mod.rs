@@ -23,10 +23,11 @@
 //!    time or their sectors.
 //! 4. Write-back pays its factor only while all queues have equal rights; otherwise everybody pays
 //!    sectors, or time if slow.
-//! 5. On a device that queues by itself and does not rotate, a queue of an asymmetric set is waited
-//!    for only if requests slow each other down there, it is behind its share and its mean think
-//!    time is 1 ms at most; and then for four think times (at least 1 ms). What it misses while others are served it gets back, up to the
-//!    largest budget, if it continues; so queues of depth 1 overlap, and weights hold all the same.
+//! 5. On a device that queues by itself and does not rotate, a queue is waited for only if requests
+//!    slow each other down there, and if it is raised, or is behind its share with a mean think
+//!    time of 1 ms at most; and then for four think times (at least 1 ms). What it misses while
+//!    others are served it gets back, up to the largest budget, if it continues. So queues of depth
+//!    1 overlap, and weights hold where the device is saturated.
 //! 6. A queue that paused to wait for its own requests continues where it left even if it had just
 //!    used its budget up.
 //! 7. A queue whose requests are stuck at the device is waited for until its slot times out, not
