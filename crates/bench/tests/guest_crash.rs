@@ -1,5 +1,7 @@
 //! The daemon dies again and again under a guest that verifies all it reads.
 
+#![allow(clippy::allow_attributes, clippy::unwrap_used, reason = "all of this is test code")]
+
 mod support;
 
 use std::time::{Duration, Instant};

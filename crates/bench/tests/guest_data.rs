@@ -1,5 +1,7 @@
 //! Data through the whole path: what a guest writes is what it reads, and what the image holds.
 
+#![allow(clippy::allow_attributes, clippy::unwrap_used, reason = "all of this is test code")]
+
 mod support;
 
 use std::fs;

@@ -45,6 +45,7 @@ pub(super) fn prepare(dir: &Path, program: &Path) -> Result<Images> {
         files: u32::try_from(files.len())?,
         bytes: files.iter().map(|(_, content)| u64::try_from(content.len()).unwrap_or(0)).sum(),
     };
+    remove_others(dir, &images)?;
     if !images.a.exists() {
         let tree = Tree::new(dir, "a")?;
         tree.write("app/bin/app", &code)?;
@@ -63,6 +64,17 @@ pub(super) fn prepare(dir: &Path, program: &Path) -> Result<Images> {
         tree.image(&images.b)?;
     }
     Ok(images)
+}
+
+/// Removes images of former recipes; each holds several hundred megabytes.
+fn remove_others(dir: &Path, keep: &Images) -> Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|end| end == "img") && path != keep.a && path != keep.b {
+            fs::remove_file(&path)?;
+        }
+    }
+    Ok(())
 }
 
 /// A directory that becomes a file system; removed when dropped.
@@ -155,12 +167,13 @@ fn fnv1a(bytes: &[u8]) -> u64 {
 }
 
 /// What the application reads, in this order: directory, files, least and most bytes of each.
-/// A few libraries first, then plug-ins, themes and settings, as a desktop program does.
+/// A few libraries first, one after another, then plug-ins, themes and settings by several
+/// threads, as a desktop program does.
 const LAYOUT: &[(&str, u32, u64, u64)] = &[
-    ("lib", 6, 100 << 10, 300 << 10),
-    ("plugins", 24, 8 << 10, 48 << 10),
-    ("theme", 120, 1 << 10, 8 << 10),
-    ("conf", 90, 200, 4 << 10),
+    ("lib", 4, 60 << 10, 200 << 10),
+    ("plugins", 16, 8 << 10, 48 << 10),
+    ("theme", 104, 1 << 10, 8 << 10),
+    ("conf", 80, 200, 4 << 10),
 ];
 /// Each large file exceeds what a guest can cache beside its programs.
 const LARGE_MIB: u32 = 320;

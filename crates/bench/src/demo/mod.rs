@@ -24,8 +24,8 @@ use anyhow::{Context as _, Result, ensure};
 
 use self::progress::Progress;
 pub use self::report::{Report, Row};
-use self::scene::Scene;
-use crate::lab::{self, Lab};
+use self::scene::{Scene, arguments};
+use crate::lab::{self, Evenkeel, Lab};
 
 /// What the demonstration shall show.
 #[derive(Clone, Debug)]
@@ -68,13 +68,15 @@ pub fn run(options: &Options) -> Result<Report> {
         None => lab::checkout()?.join("target/demo"),
     };
     std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    let evenkeel = Evenkeel::new()?;
     let progress = Progress::new(options.schedulers.len(), options.starts);
     progress.say("preparing guests and disk images");
     let lab = Lab::prepare(&Lab::default_dir()?)?;
     let images = images::prepare(&dir, lab.guest_program())?;
     let mut rows = Vec::new();
     let first = options.schedulers.first().context("at least one scheduler is needed")?;
-    let mut scene = Scene::open(&lab, &images, &options.model, first, &progress)?;
+    let mut scene =
+        Scene::open(&lab, evenkeel, &images, arguments(first, &options.model), &progress)?;
     for scheduler in &options.schedulers {
         scene.switch(scheduler, &options.model, &progress)?;
         rows.push(scene.measure(scheduler, options.starts, &progress)?);

@@ -132,6 +132,9 @@ impl Report {
              the scheduler. The guest's kernel puts the priority into every virtio-blk request; \
              this is the only coordination between guest and host in this release."
                 .to_owned(),
+            "The application loads its libraries one after another, then its other files with eight \
+             threads."
+                .to_owned(),
             "Inside the guests the I/O scheduler is none. The time runs inside guest A, by its \
              monotonic clock, from the start of the process until the application is ready."
                 .to_owned(),

@@ -15,6 +15,7 @@ use crate::lab::{Daemon, Evenkeel, Guest, Job, Lab};
 #[derive(Debug)]
 pub(super) struct Scene {
     daemon: Daemon,
+    /// The argument that names the scheduler which is on.
     scheduler: String,
     a: Guest,
     b: Guest,
@@ -23,17 +24,15 @@ pub(super) struct Scene {
 impl Scene {
     pub(super) fn open(
         lab: &Lab,
+        evenkeel: Evenkeel,
         images: &Images,
-        model: &str,
-        scheduler: &str,
+        arguments: [String; 2],
         progress: &Progress,
     ) -> Result<Self> {
         progress.step("starting the daemon and two guests");
-        let mut setup = Evenkeel::new()?.disk("a", &images.a).disk("b", &images.b);
-        for arg in arguments(scheduler, model) {
-            setup = setup.arg(arg);
-        }
-        let daemon = setup.serve()?;
+        let [scheduler, model] = arguments;
+        let setup = evenkeel.disk("a", &images.a).disk("b", &images.b);
+        let daemon = setup.arg(&scheduler).arg(model).serve()?;
         let a = lab.guest().name("a").cpus(2).disk(daemon.socket("a"), 2).start()?;
         let b = lab.guest().name("b").cpus(1).disk(daemon.socket("b"), 1).start()?;
         for guest in [&a, &b] {
@@ -44,7 +43,7 @@ impl Scene {
                 "echo none >/sys/block/vda/queue/scheduler && mount -o ro,noload /dev/vda /mnt",
             )?;
         }
-        Ok(Self { daemon, scheduler: scheduler.to_owned(), a, b })
+        Ok(Self { daemon, scheduler, a, b })
     }
 
     /// Changes the scheduler, if it is another one, by a restart of the daemon.
@@ -54,14 +53,15 @@ impl Scene {
         model: &str,
         progress: &Progress,
     ) -> Result<()> {
-        if scheduler == self.scheduler {
+        let arguments = arguments(scheduler, model);
+        if arguments[0] == self.scheduler {
             return Ok(());
         }
         progress.step(&format!("{scheduler}: restarting the daemon, guests reconnect"));
         self.daemon.stop()?;
-        self.daemon.set_args(&arguments(scheduler, model).each_ref().map(String::as_str));
+        self.daemon.set_args(&arguments.each_ref().map(String::as_str));
         self.daemon.start()?;
-        scheduler.clone_into(&mut self.scheduler);
+        [self.scheduler, _] = arguments;
         for guest in [&self.a, &self.b] {
             // Returns only when the disk answers again.
             guest.check("echo 3 >/proc/sys/vm/drop_caches; ls -R /mnt/big >/dev/null")?;
@@ -204,7 +204,8 @@ enum Kind {
     Random,
 }
 
-fn arguments(scheduler: &str, model: &str) -> [String; 2] {
+/// Returns what `evenkeel serve` is told beside the disks.
+pub(super) fn arguments(scheduler: &str, model: &str) -> [String; 2] {
     [format!("--scheduler={scheduler}"), format!("--model={model}")]
 }
 
