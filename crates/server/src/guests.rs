@@ -116,9 +116,15 @@ impl Guests {
             return Ok(());
         };
         guest.armed = armed;
-        if !armed && matches!(guest.state, State::Serving) {
-            ring.watch(id, guest.vring.kick_fd())?;
-            guest.armed = true;
+        match (&guest.state, armed) {
+            (State::Serving, false) => {
+                ring.watch(id, guest.vring.kick_fd())?;
+                guest.armed = true;
+            }
+            // The kernel does not end a poll that is just being reported (EALREADY); this is that
+            // report, so ask again, or whoever waits for the vring's end waits for ever.
+            (State::Broken | State::Stopping(_), true) => ring.unwatch(id)?,
+            (State::Serving, true) | (State::Broken | State::Stopping(_), false) => {}
         }
         self.kick(id.index);
         Ok(())
