@@ -315,7 +315,7 @@ fn admit(shared: &Arc<Shared>, door: &Door) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     let ours = stream.try_clone()?;
     let disk = Arc::clone(&door.disk);
-    let seat = Seat::take(Arc::clone(shared), Arc::clone(&disk));
+    let seat = Seat::take(Arc::clone(shared), Arc::clone(&disk), stream.try_clone()?);
     // The predecessor's thread has ended but for its last few instructions.
     if let Some(session) = lock(&shared.sessions).remove(&disk.socket) {
         let _panicked = session.thread.join();
@@ -337,17 +337,21 @@ fn admit(shared: &Arc<Shared>, door: &Door) -> io::Result<()> {
 struct Seat {
     shared: Arc<Shared>,
     disk: Arc<Served>,
+    /// Hung up at the end: a VMM whose session we ended comes back only if it sees that, and
+    /// closing is not enough while others hold clones.
+    stream: UnixStream,
 }
 
 impl Seat {
-    fn take(shared: Arc<Shared>, disk: Arc<Served>) -> Self {
+    fn take(shared: Arc<Shared>, disk: Arc<Served>, stream: UnixStream) -> Self {
         disk.connected.store(true, Ordering::Release);
-        Self { shared, disk }
+        Self { shared, disk, stream }
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
+        let _hung_up_already = self.stream.shutdown(Shutdown::Both);
         self.disk.connected.store(false, Ordering::Release);
         self.shared.ring();
     }
