@@ -247,11 +247,15 @@ impl Drop for Server {
 /// Builds the `evenkeel` program of this workspace as the calling test was built, and returns it.
 ///
 /// Cargo builds programs of the test's own package only; a stale one would be worse than none.
+/// `EVENKEEL_BIN` names one that is to be tested as it is.
 ///
 /// # Errors
 ///
 /// If this is not a test run by cargo, or the build fails.
 pub fn build_evenkeel() -> anyhow::Result<PathBuf> {
+    if let Some(binary) = std::env::var_os("EVENKEEL_BIN") {
+        return Ok(binary.into());
+    }
     let test = std::env::current_exe()?;
     let profile = test.ancestors().nth(2).context("not run by cargo")?;
     let target = profile.parent().context("not run by cargo")?;

@@ -76,16 +76,16 @@ impl SharesOptions {
     }
 }
 
-/// Returns random requests of 4 KiB, 16 in flight.
+/// Returns random requests of 4 KiB, 64 in flight: more than the device takes.
 #[must_use]
 pub fn random(op: IoOp) -> Shape {
-    Shape { op, pattern: Pattern::Random, block_bytes: 4096, depth: 16 }
+    Shape { op, pattern: Pattern::Random, block_bytes: 4096, depth: 64 }
 }
 
-/// Returns sequential requests of 128 KiB, 4 in flight.
+/// Returns sequential requests of 128 KiB, 16 in flight.
 #[must_use]
 pub fn sequential(op: IoOp) -> Shape {
-    Shape { op, pattern: Pattern::Sequential, block_bytes: 128 << 10, depth: 4 }
+    Shape { op, pattern: Pattern::Sequential, block_bytes: 128 << 10, depth: 16 }
 }
 
 /// What one disk received.
