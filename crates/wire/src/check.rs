@@ -86,6 +86,23 @@ impl Config {
     }
 
     fn check_sockets(&self, problems: &mut Vec<Problem>) {
+        // Where nobody has chosen a directory yet, any will do for the comparison.
+        let dir = self.socket_dir.clone().unwrap_or_default();
+        let api = self.api.clone().unwrap_or_else(|| dir.join("api.sock"));
+        for (path, name, _) in self.disks() {
+            if normal(&dir.join(format!("{name}.sock"))) == normal(&api) {
+                let problem = "its socket would be that of the API";
+                let remedy = "rename the disk, or set api to another path";
+                problems.push(Problem::new(path, "", problem, remedy));
+            }
+        }
+        if let Some(api) = &self.api
+            && api.as_os_str().len() > SOCKET_PATH_BYTES_MAX
+        {
+            let bytes = api.as_os_str().len();
+            let problem = format!("a path of {bytes} bytes, {SOCKET_PATH_BYTES_MAX} are possible");
+            problems.push(Problem::new("api", quoted(api), problem, "use a shorter path"));
+        }
         let Some(dir) = &self.socket_dir else { return };
         for (path, name, _) in self.disks() {
             let bytes = dir.as_os_str().len() + "/.sock".len() + name.len();
@@ -224,13 +241,14 @@ fn check_disk(path: &str, disk: &Disk, problems: &mut Vec<Problem>) {
         problems.push(Problem::new(format!("{path}.{key}"), value, problem, remedy));
     };
     let size = match (&disk.source, disk.create_bytes) {
-        (Source::Null { size_bytes }, Some(_)) => {
-            let remedy = "leave create out; the size stands in null:SIZE";
-            report("create", String::new(), "there is nothing to create for null", remedy);
-            Some((*size_bytes, "path"))
+        (Source::Null { size_bytes }, created) => {
+            if created.is_some() {
+                let remedy = "leave create out; the size stands in null:SIZE";
+                report("create", String::new(), "there is nothing to create for null", remedy);
+            }
+            Some((*size_bytes, "path", format!("\"{}\"", disk.source)))
         }
-        (Source::Null { size_bytes }, None) => Some((*size_bytes, "path")),
-        (Source::Path(_), created) => created.map(|bytes| (bytes, "create")),
+        (Source::Path(_), created) => created.map(|bytes| (bytes, "create", bytes.to_string())),
     };
     if disk.create_bytes.is_some() && disk.read_only {
         let remedy = "leave out create or read_only";
@@ -243,12 +261,12 @@ fn check_disk(path: &str, disk: &Disk, problems: &mut Vec<Problem>) {
     if !matches!(disk.block_bytes, 512 | 4096) {
         let value = disk.block_bytes.to_string();
         report("block_bytes", value, "not a block size", "use 512 or 4096");
-    } else if let Some((bytes, key)) = size
+    } else if let Some((bytes, key, value)) = size
         && bytes % u64::from(disk.block_bytes) != 0
     {
         let problem = "not a whole number of blocks";
         let remedy = format!("use a multiple of block_bytes, {}", disk.block_bytes);
-        report(key, bytes.to_string(), problem, &remedy);
+        report(key, value, problem, &remedy);
     }
     if !(1..=QUEUES_MAX).contains(&disk.queues) {
         let remedy = format!("use 1 to {QUEUES_MAX}; {DEFAULT_QUEUES} suits most");

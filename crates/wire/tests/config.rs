@@ -281,3 +281,22 @@ fn problems_of_the_caller_get_their_line_too() {
         "1 mistake in the configuration\n  line 2: pools.main.model = \"tape\": no such model; x"
     );
 }
+
+#[test]
+fn no_disk_may_take_the_socket_of_the_api() {
+    let text = "[pools.p.disks.api]\npath = \"null:1G\"\n";
+    assert_eq!(problems(text)[0].path, "pools.p.disks.api");
+    assert_eq!(problems(&format!("socket_dir = \"/run/ek\"\n{text}")).len(), 1);
+    assert_eq!(read(&format!("api = \"/run/ek/control.sock\"\n{text}")).err(), None);
+    let long = format!("api = \"/{}\"\n[pools.p.disks.web]\npath = \"null:1G\"\n", "a".repeat(107));
+    assert_eq!(problems(&long)[0].path, "api");
+}
+
+#[test]
+fn a_null_disk_of_half_a_block_is_quoted_as_it_was_written() {
+    let problem = &problems("[pools.p.disks.n]\npath = \"null:700\"\n")[0];
+    assert_eq!(
+        (problem.path.as_str(), problem.value.as_str()),
+        ("pools.p.disks.n.path", "\"null:700\"")
+    );
+}
