@@ -13,7 +13,7 @@ mod client;
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -112,16 +112,45 @@ impl Drop for Api {
     }
 }
 
+/// Finds out whether an API could be answered at `path`: nothing is there, or a socket that a killed
+/// daemon left behind.
+///
+/// # Errors
+///
+/// * [`io::ErrorKind::AddrInUse`] if somebody answers there.
+/// * [`io::ErrorKind::AlreadyExists`] if something is there that is no socket.
+/// * Whatever the system says about the directory or the socket.
+pub fn check_free(path: &Path) -> io::Result<()> {
+    use io::ErrorKind::{AddrInUse, AlreadyExists, ConnectionRefused, NotFound};
+
+    match fs::symlink_metadata(path) {
+        Ok(there) if !there.file_type().is_socket() => {
+            let problem =
+                "is there and is not a socket; move it away, or name another place with --api";
+            return Err(io::Error::new(AlreadyExists, problem));
+        }
+        Ok(_socket) => {}
+        Err(error) if error.kind() == NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    }
+    match UnixStream::connect(path) {
+        Ok(_alive) => {
+            let problem =
+                "another daemon answers there; stop it, or name another socket with --api";
+            Err(io::Error::new(AddrInUse, problem))
+        }
+        Err(error) if matches!(error.kind(), ConnectionRefused | NotFound) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
 /// Listens at `path` with permissions 0600 from the first moment on.
 fn bind(path: &Path) -> io::Result<UnixListener> {
-    if UnixStream::connect(path).is_ok() {
-        return Err(io::Error::new(io::ErrorKind::AddrInUse, "another daemon answers there; stop it, or name another socket with --api"));
-    }
+    check_free(path)?;
     // Made under another name and moved when it is private: there is no moment in which others
     // could connect, and the move replaces what a killed daemon left.
-    let mut private = path.as_os_str().to_owned();
-    private.push(format!(".{}", std::process::id()));
-    let private = PathBuf::from(private);
+    // The name is no longer than the usual one, so that no path becomes too long by it.
+    let private = path.with_file_name(format!(".{}", std::process::id()));
     let _ = fs::remove_file(&private);
     let listener = UnixListener::bind(&private)?;
     fs::set_permissions(&private, fs::Permissions::from_mode(0o600))
@@ -371,5 +400,14 @@ mod tests {
         let second = Api::start(&dir.socket(), Arc::new(Fake(Mutex::new(1))));
         assert_eq!(second.map(drop).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         assert_eq!(Client::new(&dir.socket()).disk("web").unwrap().weight, 100);
+    }
+
+    #[test]
+    fn a_file_that_is_no_socket_is_left_alone() {
+        let dir = Dir::new("file");
+        fs::write(dir.socket(), "precious").unwrap();
+        let api = Api::start(&dir.socket(), Arc::new(Fake(Mutex::new(1))));
+        assert_eq!(api.map(drop).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read_to_string(dir.socket()).unwrap(), "precious");
     }
 }

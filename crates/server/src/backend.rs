@@ -18,8 +18,12 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use crate::signals::Signals;
+
 /// How long to wait for another process's lock on an image.
 pub(crate) const LOCK_PATIENCE: Duration = Duration::from_secs(30);
+/// A predecessor that has just ended lets go within this time: nothing to tell.
+const LOCK_USUAL: Duration = Duration::from_millis(500);
 /// How often to try meanwhile.
 const LOCK_RETRY: Duration = Duration::from_millis(50);
 /// `STATX_DIOALIGN` of `linux/stat.h`.
@@ -335,11 +339,11 @@ fn lock(
     loop {
         match rustix::fs::flock(file, operation) {
             Ok(()) => return Ok(()),
-            Err(Errno::WOULDBLOCK) if started.elapsed() < patience => {}
+            Err(Errno::WOULDBLOCK) if started.elapsed() < patience && !Signals::arrived() => {}
             Err(Errno::WOULDBLOCK) => return Err(OpenProblem::Locked),
             Err(errno) => return Err(OpenProblem::system("lock it")(errno)),
         }
-        if !told {
+        if !told && started.elapsed() > LOCK_USUAL {
             told = true;
             tracing::warn!(image = %path.display(), patience_s = patience.as_secs(),
                 "in use by another process; waiting for it to let go");

@@ -3,6 +3,9 @@
 //! `wire` has checked every field by itself; what is left are the rules of other rooms: models,
 //! scheduler tunables, sockets. All mistakes are collected, as everywhere.
 
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use evenkeel_sched::{BfqTunables, DeadlineTunables, ElevatorConfig, Kind, Nanos, Weight};
@@ -88,7 +91,45 @@ pub(crate) fn plan(config: &Config, default_socket_dir: &Path) -> Result<Plan, P
 pub fn check_devices(config: &Config) -> Vec<Problem> {
     let mut problems = Vec::new();
     plan_pools(config, &mut problems);
+    one_image_twice(config, &mut problems);
     problems
+}
+
+/// Reports images that two disks reach by different paths, through links. [`Config::check`] finds
+/// those of one path, and the lock on an image those of other processes.
+fn one_image_twice(config: &Config, problems: &mut Vec<Problem>) {
+    let mut seen: Vec<(FileId, &Path, &str, bool)> = Vec::new();
+    for (pool, name, disk) in config.pools.iter().flat_map(|(pool, settings)| {
+        settings.disks.iter().map(move |(name, disk)| (pool, name, disk))
+    }) {
+        let Source::Path(path) = &disk.source else { continue };
+        // One that is not there is reported, or made, when it is opened.
+        let Ok(id) = file_id(path) else { continue };
+        let first = seen.iter().find(|(other, other_path, ..)| *other == id && other_path != path);
+        if let Some((_, _, first, read_only)) = first
+            && !(*read_only && disk.read_only)
+        {
+            problems.push(Problem::new(
+                format!("pools.{pool}.disks.{name}.path"),
+                format!("{:?}", path.display().to_string()),
+                format!("leads to the image of disk {first}; two writers destroy it"),
+                "give each disk its own image, or set read_only = true on both",
+            ));
+        }
+        seen.push((id, path, name, disk.read_only));
+    }
+}
+
+/// What tells one file from another: device and inode, or the device that a special file stands
+/// for.
+type FileId = (u64, u64);
+
+fn file_id(path: &Path) -> io::Result<FileId> {
+    let there = fs::metadata(path)?;
+    Ok(match there.file_type().is_block_device() {
+        true => (there.rdev(), 0),
+        false => (there.dev(), there.ino()),
+    })
 }
 
 fn plan_pools(config: &Config, problems: &mut Vec<Problem>) -> Vec<PoolPlan> {
@@ -258,6 +299,26 @@ mod tests {
         assert_eq!(paths, ["pools.a.model", "pools.b.model"]);
         assert!(problems.to_string().contains("tape"), "{problems}");
         assert_eq!(check_devices(&config).len(), 2);
+    }
+
+    #[test]
+    fn an_image_that_two_disks_reach_through_a_link_is_reported() {
+        let dir = std::env::temp_dir().join(format!("evenkeel-twice-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("x.img"), [0; 512]).unwrap();
+        fs::hard_link(dir.join("x.img"), dir.join("hard.img")).unwrap();
+        std::os::unix::fs::symlink("x.img", dir.join("soft.img")).unwrap();
+        let text = ["x", "hard", "soft"].map(|name| {
+            format!("[pools.p.disks.{name}]\npath = \"{}/{name}.img\"\n", dir.display())
+        });
+        let problems = |text: &str| -> Vec<String> {
+            check_devices(&config(text)).into_iter().map(|problem| problem.path).collect()
+        };
+        let twice = problems(&text.concat());
+        let readers = problems(&text.map(|disk| disk + "read_only = true\n").concat());
+        fs::remove_dir_all(&dir).unwrap();
+        assert_eq!(twice, ["pools.p.disks.soft.path", "pools.p.disks.x.path"]);
+        assert_eq!(readers, [""; 0]);
     }
 
     #[test]

@@ -59,6 +59,9 @@ pub enum SocketProblem {
     /// Somebody answers there.
     #[error("another process serves this socket; stop it, or choose another directory")]
     Alive,
+    /// There is no directory for the sockets.
+    #[error("cannot make this directory: {0}; make it, or choose another with --socket-dir")]
+    Directory(io::Error),
     /// A file that is no socket is in the way.
     #[error("is there and is not a socket; move it away, or choose another directory")]
     InTheWay,
@@ -119,7 +122,7 @@ impl Daemon {
         let plan = config::plan(config, default_socket_dir)?;
         fs::create_dir_all(&plan.socket_dir).map_err(|error| StartError::Socket {
             path: plan.socket_dir.clone(),
-            problem: error.into(),
+            problem: SocketProblem::Directory(error),
         })?;
         let mut doors = Vec::new();
         let mut pools = Vec::new();
@@ -269,8 +272,14 @@ impl Door {
 fn listen(path: &Path) -> Result<UnixListener, SocketProblem> {
     match fs::symlink_metadata(path) {
         Ok(there) if !there.file_type().is_socket() => return Err(SocketProblem::InTheWay),
-        Ok(_socket) if UnixStream::connect(path).is_ok() => return Err(SocketProblem::Alive),
-        Ok(_stale) => fs::remove_file(path)?,
+        Ok(_socket) => match UnixStream::connect(path) {
+            Ok(_alive) => return Err(SocketProblem::Alive),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                fs::remove_file(path)?;
+            }
+            // Somebody else's, perhaps alive.
+            Err(error) => return Err(error.into()),
+        },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error.into()),
     }

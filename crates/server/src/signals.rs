@@ -57,6 +57,23 @@ impl Signals {
         Ok(if signal == libc::SIGINT { "SIGINT" } else { "SIGTERM" })
     }
 
+    /// Returns whether one of them has arrived and waits for [`wait`](Self::wait).
+    ///
+    /// For those who wait for something else before: always `false` where nobody holds them back.
+    pub(crate) fn arrived() -> bool {
+        let mut set = MaybeUninit::uninit();
+        // SAFETY: `set` is room for a set.
+        if unsafe { libc::sigpending(set.as_mut_ptr()) } != 0 {
+            return false;
+        }
+        // SAFETY: the call has filled it.
+        let set = unsafe { set.assume_init() };
+        [libc::SIGTERM, libc::SIGINT]
+            .into_iter()
+            // SAFETY: it is a set, and the signal is valid.
+            .any(|signal| unsafe { libc::sigismember(&raw const set, signal) } == 1)
+    }
+
     fn mask(&self, how: libc::c_int) -> io::Result<()> {
         // SAFETY: the set is valid, and nobody wants to know the old mask.
         let errno = unsafe { libc::pthread_sigmask(how, &raw const self.set, ptr::null_mut()) };
