@@ -1,6 +1,5 @@
 //! What to paste into a VMM.
 
-use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::anyhow;
@@ -13,6 +12,9 @@ use crate::{place, print};
 pub(crate) fn run(args: &ConnectArgs) -> Outcome<()> {
     let dir = place::socket_dir(args.socket_dir.as_deref())?;
     let socket = place::disk(&dir, &args.name);
+    if !socket.exists() {
+        eprintln!("evenkeel: nobody serves {} so far; is the name right?", socket.display());
+    }
     let socket = text_of(&socket)?;
     let mut text = match args.vmm {
         Vmm::Qemu => qemu(args, socket),
@@ -37,19 +39,17 @@ pub(crate) fn qemu_device(name: &str, socket: &str, cpus: u16) -> [String; 2] {
 fn qemu(args: &ConnectArgs, socket: &str) -> String {
     let memory = format_size(args.memory);
     let [chardev, device] = qemu_device(&args.name, socket, args.cpus);
-    let mut text = String::new();
-    for line in [
-        "# Memory that the daemon shares, once per VM:",
-        &format!("-m {memory} -object memory-backend-memfd,id=ek-mem,size={memory},share=on \\"),
-        "-machine memory-backend=ek-mem \\",
-        "# The disk; it comes back by itself when the daemon restarts",
-        "# (QEMU 9.2 and later also take reconnect-ms=1000 for reconnect=1):",
-        &format!("{chardev} \\"),
-    ] {
-        let _infallible = writeln!(text, "{line}");
-    }
-    text.push_str(&device);
-    text
+    // Remarks come last: before or between the arguments a shell would end the command there.
+    [
+        format!("-m {memory} -object memory-backend-memfd,id=ek-mem,size={memory},share=on \\"),
+        "-machine memory-backend=ek-mem \\".to_owned(),
+        format!("{chardev} \\"),
+        device,
+        "# The first two lines, memory that the daemon shares, once per VM; the others per disk."
+            .to_owned(),
+        "# QEMU 9.2 and later also take reconnect-ms=1000 for reconnect=1.".to_owned(),
+    ]
+    .join("\n")
 }
 
 fn libvirt(args: &ConnectArgs, socket: &str) -> String {

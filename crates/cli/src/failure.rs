@@ -38,7 +38,28 @@ impl Failure {
             Self::Use(error) => (error, 2),
             Self::Work(error) => (error, 1),
         };
-        eprintln!("evenkeel: {error:#}");
+        eprintln!("evenkeel: {}", words(&error));
         ExitCode::from(code)
+    }
+}
+
+/// Returns an error and its causes in one line, without those that it has named itself.
+fn words(error: &anyhow::Error) -> String {
+    error.chain().skip(1).fold(error.to_string(), |said, cause| {
+        let cause = cause.to_string();
+        if said.contains(&cause) { said } else { format!("{said}: {cause}") }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let error = anyhow::anyhow!("no such file").context("no such file; make it");
+        assert_eq!(words(&error), "no such file; make it");
+        let error = anyhow::anyhow!("no such file").context("cannot read a.toml");
+        assert_eq!(words(&error), "cannot read a.toml: no such file");
     }
 }

@@ -3,12 +3,12 @@
 use std::env;
 use std::fmt::Write as _;
 use std::fs;
-use std::io::IsTerminal as _;
+use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
-use evenkeel_server::api::{Api, Control};
+use evenkeel_server::api::{self, Api, Control};
 use evenkeel_server::{Daemon, DiskInfo, Signals, StartError};
 use evenkeel_wire::{Config, Disk, Document, Pool, Problem, Problems, Source};
 use tracing_subscriber::EnvFilter;
@@ -29,6 +29,8 @@ pub(crate) fn run(args: &ServeArgs) -> Outcome<()> {
     log_to_stderr(args.log.as_deref(), config.log.as_deref())?;
     // Before the first thread, so that no thread is ended by them.
     let signals = Signals::hold().map_err(Failure::work)?;
+    // Before the images: those of a daemon that runs here already are locked, and waited for.
+    api(&config, api::check_free)?;
     let daemon = Arc::new(Daemon::start(&config, &dir).map_err(started)?);
     let outcome = answer(&config, &daemon, signals);
     daemon.shutdown();
@@ -37,14 +39,19 @@ pub(crate) fn run(args: &ServeArgs) -> Outcome<()> {
 
 /// Answers the API, says where everything is, and waits to be ended.
 fn answer(config: &Config, daemon: &Arc<Daemon>, signals: Signals) -> Outcome<()> {
-    let path = config.api.as_deref().expect("settle_places puts one in");
-    let _api = Api::start(path, Arc::clone(daemon) as Arc<dyn Control>)
-        .with_context(|| format!("cannot answer the API at {}", path.display()))
-        .map_err(Failure::work)?;
+    let _api = api(config, |path| Api::start(path, Arc::clone(daemon) as Arc<dyn Control>))?;
     print(&announcement(&daemon.disks()))?;
     let signal = signals.wait().map_err(Failure::work)?;
     tracing::info!(signal, "finishing what the guests have asked for");
     Ok(())
+}
+
+/// Does something with the API's socket.
+fn api<T>(config: &Config, with: impl FnOnce(&Path) -> io::Result<T>) -> Outcome<T> {
+    let path = config.api.as_deref().expect("settle_places puts one in");
+    with(path)
+        .with_context(|| format!("cannot answer the API at {}", path.display()))
+        .map_err(Failure::work)
 }
 
 fn started(error: StartError) -> Failure {
@@ -147,8 +154,8 @@ fn log_to_stderr(chosen: Option<&str>, configured: Option<&str>) -> Outcome<()> 
         .map_err(Failure::wrong_use)?;
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
         .init();
     Ok(())
 }

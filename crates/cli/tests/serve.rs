@@ -160,6 +160,25 @@ fn a_second_daemon_in_the_same_place_is_refused() {
 }
 
 #[test]
+fn sigterm_ends_it_while_it_waits_for_an_image() {
+    let daemon = Daemon::start("held", &["--create", "1M", "web=web.img"]);
+    let mut second = Command::new(EVENKEEL)
+        .args(["serve", "web=web.img", "--socket-dir", "other"])
+        .current_dir(&daemon.dir)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(second.stderr.take().unwrap()).lines();
+    let waiting = lines.next().unwrap().unwrap();
+    assert!(waiting.contains("in use by another process"), "{waiting}");
+    kill_process(Pid::from_child(&second), Signal::TERM).unwrap();
+    let error = lines.next().unwrap().unwrap();
+    assert!(error.contains("web.img") && !error.contains("patience_s"), "{error}");
+    assert_eq!(second.wait().unwrap().code(), Some(1));
+}
+
+#[test]
 fn a_file_describes_everything() {
     let dir = std::env::temp_dir().join(format!("evenkeel-serve-file-toml-{}", std::process::id()));
     fs::write(
