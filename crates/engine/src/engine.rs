@@ -312,6 +312,14 @@ impl Engine {
         self.stalled
     }
 
+    /// Returns whether all that is left are writes that wait for room on their file system and
+    /// requests that wait for those: nothing moves before somebody makes room.
+    #[must_use]
+    pub fn waits_only_for_room(&self) -> bool {
+        let held: u32 = self.disks.iter().flatten().map(|disk| disk.claims.held()).sum();
+        self.in_flight == 0 && self.outstanding() == self.stalled + held
+    }
+
     /// Returns the number of commands at the device.
     #[must_use]
     pub const fn in_flight(&self) -> u32 {

@@ -392,12 +392,10 @@ impl Worker {
         }
     }
 
-    /// Returns whether everything is finished but writes that wait for room, which the next daemon
-    /// finds in the in-flight regions.
+    /// Returns whether everything is finished but writes that wait for room, and what waits for
+    /// those; the next daemon finds them in the in-flight regions.
     fn is_drained(&self) -> bool {
-        self.draining.is_some()
-            && self.engine.in_flight() == 0
-            && self.engine.outstanding() == self.engine.stalled()
+        self.draining.is_some() && self.engine.waits_only_for_room()
     }
 
     fn end(&mut self) {
