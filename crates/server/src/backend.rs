@@ -243,6 +243,7 @@ fn open_path(
         FileType::BlockDevice => (true, stat.st_rdev),
         _ => return Err(OpenProblem::NotAnImage),
     };
+    wait_for_the_device(&file).map_err(OpenProblem::system("set it up"))?;
     let bytes =
         rustix::fs::seek(&file, SeekFrom::End(0)).map_err(OpenProblem::system("measure it"))?;
     if let Some(create) = create
@@ -276,7 +277,10 @@ fn open_path(
         block_bytes,
         read_only,
         discard,
-        write_zeroes: !read_only && (is_block || discard),
+        // Zeroes that the kernel would have to write one by one cost what writes cost, and are not
+        // charged as such.
+        write_zeroes: !read_only
+            && if is_block { queue_attribute(device, "write_zeroes_max_bytes") > 0 } else { discard },
     };
     let rotational = queue_attribute(device, "rotational") == 1 && !is_virtual(device);
     Ok(Backend { file: Some(file), geometry, alignment, rotational })
@@ -320,6 +324,13 @@ fn open_direct(path: &Path, read_only: bool) -> Result<(OwnedFd, bool), OpenProb
         Err(Errno::NOENT) => Err(OpenProblem::Missing),
         Err(errno) => Err(OpenProblem::system("open it")(errno)),
     }
+}
+
+/// Undoes what kept `open` from waiting for the other end of a pipe. With it, a ring does not wait
+/// for a device that cannot promise to answer at once (`dm`, `md`): each request ends in EAGAIN.
+fn wait_for_the_device(file: &OwnedFd) -> Result<(), Errno> {
+    let flags = rustix::fs::fcntl_getfl(file)?;
+    rustix::fs::fcntl_setfl(file, flags.difference(OFlags::NONBLOCK))
 }
 
 /// Takes the lock that lasts as long as the open file description.
@@ -436,6 +447,15 @@ mod tests {
         drop(first);
         drop(open(&source).unwrap());
         assert_eq!(fs::read(scratch.0.join("image")).unwrap()[4096..8192], [7; 4096]);
+    }
+
+    #[test]
+    fn the_ring_may_wait_for_an_image() {
+        let scratch = Scratch::new("wait");
+        let backend = open(&scratch.source(Some(1 << 20))).unwrap();
+        let flags = rustix::fs::fcntl_getfl(backend.file.as_ref().unwrap()).unwrap();
+        assert!(!flags.contains(OFlags::NONBLOCK));
+        assert_eq!(flags.contains(OFlags::DIRECT), backend.alignment() != Alignment::NONE);
     }
 
     #[repr(align(4096))]
