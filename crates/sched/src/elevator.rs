@@ -5,6 +5,7 @@ use core::str::FromStr;
 
 use crate::bfq::{Bfq, BfqTunables};
 use crate::deadline::{Deadline, DeadlineTunables};
+use crate::kyber::{Kyber, KyberTunables};
 use crate::merge::MergeLimits;
 use crate::noop::Noop;
 use crate::{
@@ -21,9 +22,16 @@ pub enum Kind {
     Noop,
     /// Sweeps with deadlines and classes, as mq-deadline in Linux.
     Deadline,
+    /// Few at the device, by latency targets, as Kyber in Linux.
+    Kyber,
     /// Budget fair queueing: shares for groups, quick answers for applications.
     #[default]
     Bfq,
+}
+
+impl Kind {
+    /// Every elevator, in the order of the documentation.
+    pub const ALL: [Self; 5] = [Self::None, Self::Noop, Self::Deadline, Self::Kyber, Self::Bfq];
 }
 
 /// No elevator has this name.
@@ -32,7 +40,7 @@ pub struct KindError;
 
 impl fmt::Display for KindError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("unknown elevator, use none, noop, deadline or bfq")
+        f.write_str("unknown elevator, use none, noop, deadline, kyber or bfq")
     }
 }
 
@@ -44,6 +52,7 @@ impl fmt::Display for Kind {
             Self::None => "none",
             Self::Noop => "noop",
             Self::Deadline => "deadline",
+            Self::Kyber => "kyber",
             Self::Bfq => "bfq",
         })
     }
@@ -57,6 +66,7 @@ impl FromStr for Kind {
             "none" => Ok(Self::None),
             "noop" => Ok(Self::Noop),
             "deadline" | "mq-deadline" => Ok(Self::Deadline),
+            "kyber" => Ok(Self::Kyber),
             "bfq" => Ok(Self::Bfq),
             _ => Err(KindError),
         }
@@ -72,6 +82,8 @@ pub struct ElevatorConfig {
     pub merge: MergeLimits,
     /// For `deadline`.
     pub deadline: DeadlineTunables,
+    /// For `kyber`.
+    pub kyber: KyberTunables,
     /// For `bfq`.
     pub bfq: BfqTunables,
     /// Whether the device has to move something to reach a sector; for `bfq`.
@@ -86,6 +98,7 @@ pub struct Elevator(Inner);
 enum Inner {
     Noop(Noop),
     Deadline(Deadline),
+    Kyber(Kyber),
     Bfq(Bfq),
 }
 
@@ -95,6 +108,7 @@ macro_rules! each {
         match $elevator {
             Inner::Noop($inner) => $call,
             Inner::Deadline($inner) => $call,
+            Inner::Kyber($inner) => $call,
             Inner::Bfq($inner) => $call,
         }
     };
@@ -109,6 +123,7 @@ impl Elevator {
             Kind::None => Inner::Noop(Noop::new(None)),
             Kind::Noop => Inner::Noop(Noop::new(Some(merge))),
             Kind::Deadline => Inner::Deadline(Deadline::new(config.deadline, merge)),
+            Kind::Kyber => Inner::Kyber(Kyber::new(config.kyber, merge)),
             Kind::Bfq => Inner::Bfq(Bfq::new(now, config.bfq, merge, config.rotational)),
         })
     }
@@ -191,11 +206,11 @@ mod tests {
 
     #[test]
     fn names_survive_a_round_trip_and_others_are_refused() {
-        for kind in [Kind::None, Kind::Noop, Kind::Deadline, Kind::Bfq] {
+        for kind in Kind::ALL {
             assert_eq!(kind.to_string().parse(), Ok(kind));
         }
         assert_eq!("mq-deadline".parse(), Ok(Kind::Deadline));
-        assert_eq!("cfq".parse::<Kind>(), Err(KindError));
+        assert_eq!("fair".parse::<Kind>(), Err(KindError));
         assert_eq!("".parse::<Kind>(), Err(KindError));
     }
 }

@@ -22,6 +22,7 @@ mod choose;
 mod deadline;
 mod elevator;
 mod fifo;
+mod kyber;
 mod merge;
 mod noop;
 mod request;
@@ -31,13 +32,16 @@ mod table;
 #[cfg(test)]
 mod testing;
 mod tree;
+mod tunable;
 mod units;
 mod wf2q;
 
 pub use bfq::{Bfq, BfqTunables, BfqTunablesError};
 pub use deadline::DeadlineTunables;
 pub use elevator::{Elevator, ElevatorConfig, Kind, KindError};
+pub use kyber::KyberTunables;
 pub use merge::MergeLimits;
 pub use request::{Class, Op, Priority, Request, Tag};
 pub use scheduler::{GroupId, GroupReport, Insertion, Next, QueueId, Scheduler};
+pub use tunable::OutOfRange;
 pub use units::{Nanos, Weight, WeightError};

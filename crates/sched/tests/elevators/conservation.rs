@@ -35,6 +35,11 @@ fn deadline_conserves_every_request() {
 }
 
 #[test]
+fn kyber_conserves_every_request() {
+    conserve(Kind::Kyber);
+}
+
+#[test]
 fn bfq_conserves_every_request() {
     conserve(Kind::Bfq);
 }
@@ -47,7 +52,7 @@ fn every_elevator_survives_time_jumps() {
         Nanos::from_secs(3600),
         Nanos::from_secs(86_400 * 365),
     ];
-    for kind in [Kind::None, Kind::Noop, Kind::Deadline, Kind::Bfq] {
+    for kind in Kind::ALL {
         for_many_seeds(1_000, |seed| {
             let mut world = World::new(kind, seed);
             for _ in 0..100 {

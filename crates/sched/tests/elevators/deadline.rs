@@ -233,7 +233,7 @@ fn a_dispatch_with_nothing_to_do_leaves_no_trace() {
 
 #[test]
 fn service_counts_for_the_group_of_a_queue_and_all_above_it() {
-    for kind in [Kind::None, Kind::Noop, Kind::Deadline] {
+    for kind in Kind::ALL.into_iter().filter(|&kind| kind != Kind::Bfq) {
         let config = ElevatorConfig { kind, ..ElevatorConfig::default() };
         let mut elevator = Elevator::new(NOW, &config);
         let tenant = elevator.add_group(NOW, GroupId::ROOT, Weight::default());

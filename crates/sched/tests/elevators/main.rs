@@ -1,8 +1,9 @@
-//! What every elevator owes its caller, and what `deadline` promises beyond that.
+//! What every elevator owes its caller, and what some promise beyond that.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod conservation;
 mod deadline;
+mod kyber;
 mod model;
 mod random;
 mod world;
