@@ -280,7 +280,11 @@ fn open_path(
         // Zeroes that the kernel would have to write one by one cost what writes cost, and are not
         // charged as such.
         write_zeroes: !read_only
-            && if is_block { queue_attribute(device, "write_zeroes_max_bytes") > 0 } else { discard },
+            && if is_block {
+                queue_attribute(device, "write_zeroes_max_bytes") > 0
+            } else {
+                discard
+            },
     };
     let rotational = queue_attribute(device, "rotational") == 1 && !is_virtual(device);
     Ok(Backend { file: Some(file), geometry, alignment, rotational })

@@ -6,7 +6,8 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
+use std::time::Duration;
 
 use evenkeel_engine::Geometry;
 use evenkeel_sched::Weight;
@@ -18,6 +19,9 @@ use crate::vring::Vring;
 
 /// Most commands that wait for a worker; senders block beyond that.
 const CHANNEL_CAPACITY: usize = 64;
+
+/// How often somebody who waits for a worker looks whether that still makes sense.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Names a disk within its pool's worker: a dense index, fixed for the life of the worker.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -41,14 +45,16 @@ pub(crate) enum Command {
     /// Changes the weight of a disk's VM.
     SetWeight { disk: DiskIndex, weight: Weight },
     /// Says whether a write is answered only when it is durable (the guest turned the write cache
-    /// off) or as soon as the backend has it.
-    SetWriteThrough { disk: DiskIndex, write_through: bool },
+    /// off) or as soon as the backend has it. From the answer on it holds for every write that is
+    /// dispatched.
+    SetWriteThrough { disk: DiskIndex, write_through: bool, reply: SyncSender<()> },
     /// Asks for the figures of the pool.
     Snapshot { reply: SyncSender<PoolFigures> },
     /// Starts serving a vring. A vring of the same index must have been stopped before.
     StartVring { disk: DiskIndex, index: u16, vring: Box<Vring> },
     /// Stops popping a vring and drops it when all its requests are retired; answers with its next
-    /// available index, 0 if there is no such vring.
+    /// available index. Not answered if there is no such vring, which was sent when the worker was
+    /// about to end: nobody knows its index then.
     StopVring { disk: DiskIndex, index: u16, reply: SyncSender<u16> },
 }
 
@@ -104,9 +110,29 @@ impl WorkerHandle {
         &self,
         command: impl FnOnce(SyncSender<T>) -> Command,
     ) -> Result<T, WorkerGone> {
+        Ok(self.ask_while(|| true, command)?.expect("always wanted"))
+    }
+
+    /// As [`ask`](Self::ask), but gives up, with `None`, when the answer is no longer wanted.
+    ///
+    /// # Errors
+    ///
+    /// * [`WorkerGone`] if the worker has ended or ends before it answers.
+    pub(crate) fn ask_while<T>(
+        &self,
+        is_wanted: impl Fn() -> bool,
+        command: impl FnOnce(SyncSender<T>) -> Command,
+    ) -> Result<Option<T>, WorkerGone> {
         let (reply, answer) = mpsc::sync_channel(1);
         self.send(command(reply))?;
-        answer.recv().map_err(|_gone| WorkerGone)
+        loop {
+            match answer.recv_timeout(LOOK) {
+                Ok(answer) => return Ok(Some(answer)),
+                Err(RecvTimeoutError::Disconnected) => return Err(WorkerGone),
+                Err(RecvTimeoutError::Timeout) if is_wanted() => {}
+                Err(RecvTimeoutError::Timeout) => return Ok(None),
+            }
+        }
     }
 }
 

@@ -14,8 +14,9 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -49,14 +50,20 @@ pub(crate) fn serve(stream: UnixStream, disk: SessionDisk) {
         tracing::warn!(disk = %name, %error, "the session's socket does not work");
         return;
     }
-    let socket = stream.try_clone();
-    let session = Arc::new(Mutex::new(Session::new(disk)));
+    let (socket, second) = match (stream.try_clone(), stream.try_clone()) {
+        (Ok(socket), Ok(second)) => (socket, second),
+        (Err(error), _) | (_, Err(error)) => {
+            tracing::warn!(disk = %name, %error, "no descriptor is left for the session");
+            return;
+        }
+    };
+    let session = Session { vmm: Some(second), ..Session::new(disk) };
+    let session = Arc::new(Mutex::new(session));
     let mut messages = BackendReqHandler::from_stream(stream, Arc::clone(&session));
     tracing::info!(disk = %name, "a VMM has connected");
     loop {
-        if let Ok(socket) = &socket
-            && lock(&session).has_stale_memory
-            && is_quiet(socket)
+        if lock(&session).has_stale_memory
+            && is_quiet(&socket)
             && lock(&session).hand_over_memory().is_err()
         {
             break;
@@ -104,6 +111,13 @@ fn is_quiet(socket: &UnixStream) -> bool {
     rustix::event::poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&wait)) == Ok(0)
 }
 
+/// Returns whether the VMM has hung up.
+fn has_left(socket: &UnixStream) -> bool {
+    let mut poll = [PollFd::new(socket, PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut poll, Some(&now)).is_ok() && !poll[0].revents().is_empty()
+}
+
 /// How long a VMM may take between the two halves of a change of its memory (100 ms).
 const QUIET_NS: i64 = 100_000_000;
 
@@ -111,6 +125,8 @@ const QUIET_NS: i64 = 100_000_000;
 #[derive(Debug)]
 struct Session {
     disk: SessionDisk,
+    /// For seeing whether the VMM is still there while the worker is asked for something.
+    vmm: Option<UnixStream>,
     virtio_features: u64,
     protocol_features: u64,
     memory: Arc<Memory>,
@@ -145,6 +161,7 @@ impl Session {
         Self {
             is_writeback: disk.write_cache,
             disk,
+            vmm: None,
             virtio_features: 0,
             protocol_features: 0,
             memory: Arc::default(),
@@ -185,10 +202,16 @@ impl Session {
     }
 
     /// Takes a vring back from the worker, empty, if it is there.
+    ///
+    /// That takes as long as its requests, for ever if one waits for room. So if the VMM leaves
+    /// meanwhile, the session ends: then such requests are given up, and the next VMM can come.
     fn stop(&mut self, index: u16) -> Result<()> {
         if self.vrings[usize::from(index)].is_running {
             let disk = self.disk.index;
-            let base = self.ask(|reply| Command::StopVring { disk, index, reply })?;
+            let is_here = || self.vmm.as_ref().is_none_or(|vmm| !has_left(vmm));
+            let stop = |reply| Command::StopVring { disk, index, reply };
+            let base = self.disk.worker.ask_while(is_here, stop).map_err(handler_error)?;
+            let base = base.ok_or(Error::Disconnected)?;
             let papers = &mut self.vrings[usize::from(index)];
             papers.base = base;
             papers.is_running = false;
@@ -221,12 +244,12 @@ impl Session {
         }
     }
 
-    /// Tells the worker whether writes must be durable: the guest turned the cache off, or it
-    /// will never flush because it does not know how.
-    fn tell_write_through(&self) -> Result<()> {
+    /// Says whether writes must be durable: the guest turned the cache off, or it will never flush
+    /// because it does not know how.
+    fn set_write_through(&self, reply: SyncSender<()>) -> Command {
         let can_flush = features::has(self.virtio_features, VIRTIO_BLK_F_FLUSH);
         let write_through = !(can_flush && self.is_writeback);
-        self.send(Command::SetWriteThrough { disk: self.disk.index, write_through })
+        Command::SetWriteThrough { disk: self.disk.index, write_through, reply }
     }
 
     /// Returns the number and the papers of a vring that the VMM names.
@@ -257,7 +280,7 @@ impl Session {
         self.disk.worker.send(command).map_err(handler_error)
     }
 
-    fn ask<T>(&self, command: impl FnOnce(std::sync::mpsc::SyncSender<T>) -> Command) -> Result<T> {
+    fn ask<T>(&self, command: impl FnOnce(SyncSender<T>) -> Command) -> Result<T> {
         self.disk.worker.ask(command).map_err(handler_error)
     }
 }
@@ -288,7 +311,9 @@ impl VhostUserBackendReqHandlerMut for Session {
             return Err(Error::InvalidOperation("features cannot change while a vring runs"));
         }
         self.virtio_features = features;
-        self.tell_write_through()
+        // No vring is served yet, and the worker hears of them later than of this.
+        let (reply, _nobody_waits) = sync_channel(1);
+        self.send(self.set_write_through(reply))
     }
 
     fn set_mem_table(
@@ -439,7 +464,8 @@ impl VhostUserBackendReqHandlerMut for Session {
             return Err(Error::InvalidParam);
         };
         self.is_writeback = is_writeback;
-        self.tell_write_through()
+        // The guest takes its next write for durable as soon as we answer.
+        self.ask(|reply| self.set_write_through(reply))
     }
 
     fn get_inflight_fd(&mut self, wish: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
@@ -517,11 +543,16 @@ fn place(region: &VhostUserMemoryRegion) -> Place {
 /// Takes a descriptor that must be an eventfd, and makes sure that the worker never blocks on it.
 ///
 /// Anonymous inodes have no file type; pipes, sockets and files, on which a write could block or
-/// do worse, have one. The flag is shared with the VMM, which could take it away again: a VMM (not
+/// do worse, have one. Others than eventfds, which could keep the ring busy or not let themselves
+/// be watched, are known by their name where there is `/proc`. The flag is shared with the VMM, which could take it away again: a VMM (not
 /// a guest) can so hold up the worker, which is why sockets are only for trusted VMMs.
 fn eventfd(file: File) -> Result<OwnedFd> {
     let stat = rustix::fs::fstat(&file).map_err(system_error)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::Unknown {
+        return Err(Error::IncorrectFds);
+    }
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    if link.is_ok_and(|name| name.as_os_str() != "anon_inode:[eventfd]") {
         return Err(Error::IncorrectFds);
     }
     let flags = rustix::fs::fcntl_getfl(file.as_fd()).map_err(system_error)?;

@@ -348,8 +348,9 @@ impl Worker {
                 *old = weight;
                 self.engine.set_weight(now, *group, weight);
             }
-            Command::SetWriteThrough { disk, write_through } => {
+            Command::SetWriteThrough { disk, write_through, reply } => {
                 self.engine.set_write_through(DiskId(disk.0), write_through);
+                let _nobody_waits = reply.try_send(());
             }
             Command::Snapshot { reply } => {
                 let _nobody_waits = reply.try_send(self.figures());

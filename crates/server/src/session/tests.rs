@@ -49,7 +49,10 @@ struct World {
 impl World {
     /// A session that has agreed on all features.
     fn new() -> Self {
-        let (ours, theirs) = UnixStream::pair().unwrap();
+        Self::between(UnixStream::pair().unwrap())
+    }
+
+    fn between((ours, theirs): (UnixStream, UnixStream)) -> Self {
         let (disk, inbox) = disk();
         let session = std::thread::spawn(move || serve(ours, disk));
         let mut vmm = Frontend::from_stream(theirs, 5);
@@ -229,6 +232,28 @@ fn the_call_descriptor_may_come_after_the_kick() {
 }
 
 #[test]
+fn a_vmm_that_dies_while_a_vring_cannot_end_leaves_the_disk_to_the_next() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let socket = theirs.try_clone().unwrap();
+    let mut world = World::between((ours, theirs));
+    world.vmm.set_mem_table(&[world.region()]).unwrap();
+    world.start(0);
+    let World { vmm, inbox, session, .. } = world;
+    let vmm = std::thread::spawn(move || vmm.get_vring_base(0).unwrap_err());
+    let Command::StopVring { reply: never_used, .. } = inbox.receiver.recv().unwrap() else {
+        panic!("the vring is running")
+    };
+    socket.shutdown(std::net::Shutdown::Both).unwrap();
+    vmm.join().unwrap();
+    let Command::Disconnect { reply, .. } = inbox.receiver.recv().unwrap() else {
+        panic!("the session has nothing else to say")
+    };
+    reply.send(()).unwrap();
+    session.join().unwrap();
+    drop(never_used);
+}
+
+#[test]
 fn without_protocol_features_a_kick_is_enough() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let (disk, inbox) = disk();
@@ -288,8 +313,13 @@ fn the_configuration_space_can_be_read_and_its_switch_written() {
     assert_eq!(get(0, 8), 2048_u64.to_le_bytes());
     assert_eq!(get(32, 4), [1, 0, 4, 0]);
     assert_eq!(get(56, 40)[..5], [1, 0, 0, 0, 0]);
-    world.vmm.set_config(32, flags, &[0]).unwrap();
-    assert!(world.write_through());
+    world.during(
+        |mut vmm| vmm.set_config(32, flags, &[0]).unwrap(),
+        |command| match command {
+            Command::SetWriteThrough { write_through: true, reply, .. } => reply.send(()).unwrap(),
+            other => panic!("{other:?}"),
+        },
+    );
     let mut get = |offset, size| world.vmm.get_config(offset, size, flags, &[0]).unwrap().1;
     assert_eq!(get(32, 1), [0]);
     // The guest chose this value, so the session goes on.
@@ -448,6 +478,8 @@ fn only_an_eventfd_is_taken_for_one_and_it_does_not_block() {
     let (pipe, _other) = rustix::pipe::pipe().unwrap();
     eventfd(File::from(pipe)).unwrap_err();
     eventfd(memfd(4096)).unwrap_err();
+    let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap();
+    eventfd(File::from(epoll)).unwrap_err();
     let bell = eventfd(File::from(rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap()));
     let full = (u64::MAX - 1).to_ne_bytes();
     let bell = bell.unwrap();
