@@ -36,6 +36,8 @@ pub struct Engine {
     /// What goes to the device before anything that the scheduler has: flushes, and requests that
     /// have left the scheduler but could not go at once.
     ready: VecDeque<Tag>,
+    /// A flush went to the device, and nothing of the scheduler since.
+    flushed_last: bool,
     retired: VecDeque<Tag>,
     scratch: Vec<Tag>,
     depth: u32,
@@ -53,6 +55,7 @@ impl Engine {
             disks: Vec::new(),
             vms: Vec::new(),
             ready: VecDeque::new(),
+            flushed_last: false,
             retired: VecDeque::new(),
             scratch: Vec::new(),
             depth: config.depth.max(1),
@@ -170,7 +173,8 @@ impl Engine {
 
     /// Takes a flush. It goes to the device at once, past the scheduler; flushes that arrive while
     /// one of the same disk is there become one behind it, so a guest that floods the pool with
-    /// flushes keeps at most one there.
+    /// flushes keeps at most one there. Between two flushes the scheduler has its turn, so that
+    /// endless flushes do not take all of a device of little depth.
     pub fn flush(&mut self, now: Nanos, disk_id: DiskId, token: Token) -> Tag {
         let tag = self.slots.take(Slot {
             token,
@@ -208,12 +212,16 @@ impl Engine {
             self.revive(now);
         }
         while self.in_flight < self.depth {
-            if let Some(tag) = self.ready.pop_front() {
+            if !self.is_others_turn()
+                && let Some(tag) = self.ready.pop_front()
+            {
                 return Some(self.send(now, tag));
             }
             let Next::Request(tag) = self.scheduler.dispatch(now) else {
-                return None;
+                let flush = self.ready.pop_front();
+                return flush.map(|tag| self.send(now, tag));
             };
+            self.flushed_last = false;
             if self.claim_whole(tag) {
                 return Some(self.send(now, tag));
             }
@@ -441,11 +449,18 @@ impl Engine {
         self.scratch = parts;
     }
 
+    /// Returns whether a flush would follow a flush, before the scheduler was asked in between.
+    fn is_others_turn(&self) -> bool {
+        let is_flush = |&tag| self.slots.get(tag).op == DeviceOp::Flush;
+        self.flushed_last && self.ready.front().is_some_and(is_flush)
+    }
+
     fn send(&mut self, now: Nanos, tag: Tag) -> Command {
         self.in_flight += 1;
         let slot = self.slots.get_mut(tag);
         slot.dispatched = now;
         let slot = *slot;
+        self.flushed_last |= slot.op == DeviceOp::Flush;
         let disk = self.disk_mut(slot.disk);
         disk.in_flight += 1;
         Command {

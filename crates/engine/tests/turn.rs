@@ -142,13 +142,42 @@ fn flushes_of_a_disk_share_the_next_one_and_pass_waiting_requests() {
     assert_eq!(first.iter().map(|c| c.op).collect::<Vec<_>>(), [DeviceOp::Flush]);
     engine.complete(now, first[0].tag, Ok(()));
     assert_eq!(retired(&mut engine), [(0, Status::Ok), (10, Status::Ok)]);
+    // The next one does not pass the read again.
+    let read = dispatched(&mut engine, now);
+    assert_eq!(read.iter().map(|c| c.sector).collect::<Vec<_>>(), [800]);
+    engine.complete(now, read[0].tag, Ok(()));
+    assert_eq!(retired(&mut engine), [(1, Status::Ok)]);
     let second = dispatched(&mut engine, now);
     assert_eq!(second.iter().map(|c| c.op).collect::<Vec<_>>(), [DeviceOp::Flush]);
     engine.complete(now, second[0].tag, Err(Errno(5)));
     let mut answers = retired(&mut engine);
     answers.sort_unstable_by_key(|answer| answer.0);
     assert_eq!(answers, [(11, Status::IoError), (12, Status::IoError)]);
-    assert_eq!(dispatched(&mut engine, now)[0].sector, 800);
+    assert_eq!(engine.outstanding(), 0);
+}
+
+#[test]
+fn endless_flushes_leave_every_other_command_to_the_rest() {
+    let (mut engine, disk) = one_disk(Kind::Bfq, 1);
+    let mut now = Nanos::ORIGIN;
+    for read in 0..10 {
+        engine.submit(now, disk, Token(read), &request(Op::Read, 1000 * read, 8));
+    }
+    engine.flush(now, disk, Token(100));
+    engine.flush(now, disk, Token(101));
+    let mut ops = Vec::new();
+    for token in 102..122 {
+        let command = dispatched(&mut engine, now)[0];
+        ops.push(command.op);
+        now += Nanos::from_micros(100);
+        engine.complete(now, command.tag, Ok(()));
+        // There is always one behind the one that has just begun.
+        engine.flush(now, disk, Token(token));
+        retired(&mut engine);
+    }
+    for pair in ops.chunks(2) {
+        assert_eq!(pair, [DeviceOp::Flush, DeviceOp::Read]);
+    }
 }
 
 #[test]
