@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use evenkeel_sched::Weight;
 use evenkeel_wire::status::Status;
@@ -30,6 +30,9 @@ use crate::session;
 
 /// Stack of a session's thread: it handles short messages, one at a time.
 const SESSION_STACK_BYTES: usize = 256 << 10;
+
+/// How long to wait after a VMM could not be admitted.
+const ADMIT_RETRY: Duration = Duration::from_millis(100);
 
 /// The daemon could not be started. Nothing keeps running.
 #[derive(Debug, thiserror::Error)]
@@ -309,6 +312,8 @@ fn accept(shared: &Arc<Shared>, doors: &[Door]) {
         for (door, _) in open.iter().zip(ready).filter(|(_, ready)| *ready) {
             if let Err(error) = admit(shared, door) {
                 tracing::error!(disk = %door.disk.session.name, %error, "cannot admit a VMM");
+                // It is still at the door: no descriptor is left, most likely.
+                thread::sleep(ADMIT_RETRY);
             }
         }
     }

@@ -68,6 +68,8 @@ fn event(entry: &cqueue::Entry) -> Option<Event> {
 /// One thread's ring.
 pub(crate) struct Ring {
     uring: IoUring,
+    /// What had to leave the completion queue before it was asked for.
+    early: Vec<Event>,
 }
 
 impl std::fmt::Debug for Ring {
@@ -106,7 +108,7 @@ impl Ring {
         if !files.is_empty() {
             uring.submitter().register_files(files)?;
         }
-        Ok(Self { uring })
+        Ok(Self { uring, early: Vec::new() })
     }
 
     /// Watches an eventfd until [`unwatch`](Self::unwatch).
@@ -168,10 +170,16 @@ impl Ring {
             }
             match self.uring.submit() {
                 Ok(_submitted) => {}
-                Err(error) if is_transient(&error) => {}
+                // Kernels before 5.19 take nothing while completions do not fit into their queue.
+                Err(error) if is_transient(&error) => self.make_room(),
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Empties the completion queue; [`reap`](Self::reap) finds the events here.
+    fn make_room(&mut self) {
+        self.early.extend(self.uring.completion().filter_map(|entry| event(&entry)));
     }
 
     /// Submits everything queued, and unless `wait` is `None` sleeps until something completes or
@@ -181,6 +189,7 @@ impl Ring {
     ///
     /// * What the system says; interruptions and passed deadlines are no errors.
     pub(crate) fn enter(&mut self, wait: Wait) -> io::Result<()> {
+        let wait = if self.early.is_empty() { wait } else { Wait::No };
         let entered = match wait {
             Wait::No => {
                 let queue = self.uring.submission();
@@ -206,6 +215,7 @@ impl Ring {
 
     /// Moves everything that has completed into `events`.
     pub(crate) fn reap(&mut self, events: &mut Vec<Event>) {
+        events.append(&mut self.early);
         events.extend(self.uring.completion().filter_map(|entry| event(&entry)));
     }
 }
@@ -299,6 +309,19 @@ mod tests {
         assert_eq!(reaped(&mut ring, Wait::Forever), [Event::Poll { id, armed: false }]);
         rustix::io::write(&bell, &1_u64.to_ne_bytes()).unwrap();
         assert_eq!(reaped(&mut ring, Wait::For(Nanos::from_millis(1))), []);
+    }
+
+    #[test]
+    fn what_made_room_is_reported_without_another_wait() {
+        let (mut ring, bell) = (Ring::new(&[]).unwrap(), eventfd());
+        rustix::io::write(&bell, &1_u64.to_ne_bytes()).unwrap();
+        let [first, second] = [0, 1].map(|index| PollId { index, generation: 0 });
+        ring.watch(first, bell.as_raw_fd()).unwrap();
+        ring.enter(Wait::Forever).unwrap();
+        ring.make_room();
+        ring.watch(second, bell.as_raw_fd()).unwrap();
+        let both = [first, second].map(|id| Event::Poll { id, armed: true });
+        assert_eq!(reaped(&mut ring, Wait::Forever), both);
     }
 
     #[test]
