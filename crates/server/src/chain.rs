@@ -33,6 +33,8 @@ pub(crate) struct Walked {
     pub(crate) shape: Option<Shape>,
     /// The place of the status byte; `None` if the chain has none and so cannot be answered.
     pub(crate) status: Option<Spot>,
+    /// What it took: descriptors read and look-ups of guest addresses.
+    pub(crate) steps: u32,
 }
 
 /// Follows the chain that begins at `head`, which must be a descriptor of the table, and appends
@@ -56,6 +58,7 @@ pub(crate) fn walk(
         writable_bytes: 0,
         last_writable: None,
         is_sound: true,
+        steps: 0,
     };
     let size = u16::try_from(source.table.len() / DESCRIPTOR_BYTES).unwrap_or(u16::MAX);
     let mut next = Some(head);
@@ -151,6 +154,7 @@ struct Walk<'a> {
     /// The end of the newest writable descriptor, if that is guest memory.
     last_writable: Option<Piece>,
     is_sound: bool,
+    steps: u32,
 }
 
 impl Walk<'_> {
@@ -158,11 +162,13 @@ impl Walk<'_> {
     fn add(&mut self, descriptor: Descriptor) {
         let Descriptor { mut addr, mut len, flags, .. } = descriptor;
         let is_writable = flags & WRITE != 0;
+        self.steps += 1;
         if !is_writable && self.writable_bytes != 0 {
             self.is_sound = false;
             return;
         }
         while len != 0 {
+            self.steps += 1;
             let Some(piece) = self.memory.translate(addr, len) else {
                 self.is_sound = false;
                 if is_writable {
@@ -212,11 +218,14 @@ impl Walk<'_> {
 
     /// Takes the status byte off the end.
     fn finish(mut self) -> Walked {
-        let Some(last) = self.last_writable else { return Walked { shape: None, status: None } };
+        let steps = self.steps;
+        let Some(last) = self.last_writable else {
+            return Walked { shape: None, status: None, steps };
+        };
         let status = Some(last.last_byte());
         let total_bytes = self.readable_bytes + self.writable_bytes;
         if !self.is_sound || self.header_bytes < 16 || total_bytes > CHAIN_BYTES_MAX {
-            return Walked { shape: None, status };
+            return Walked { shape: None, status, steps };
         }
         self.writable_bytes -= 1;
         let segment = self.segments.last_mut().expect("a writable piece was pushed last");
@@ -228,11 +237,11 @@ impl Walk<'_> {
             unreachable!("push lets no more than SEGMENTS_MAX + 1 in")
         };
         if usize::from(segments) > SEGMENTS_MAX {
-            return Walked { shape: None, status };
+            return Walked { shape: None, status, steps };
         }
         let Self { header, readable_bytes, writable_bytes, .. } = self;
         let shape = Shape { header, readable_bytes, writable_bytes, segments };
-        Walked { shape: Some(shape), status }
+        Walked { shape: Some(shape), status, steps }
     }
 }
 

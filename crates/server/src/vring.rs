@@ -32,6 +32,10 @@ use crate::memory::{Memory, Spot, Window};
 /// Source: VIRTIO 1.2, "Virtqueues": "The maximum Queue Size value is 32768".
 pub(crate) const VRING_SIZE_MAX: u16 = 1 << 15;
 
+/// Most steps of chains before the worker looks at somebody else: about 100 us, and 100 requests
+/// of 32 segments.
+const STEPS_MAX: u32 = 8192;
+
 /// Everything that is known about a vring when it starts.
 #[derive(Debug)]
 pub(crate) struct Setup {
@@ -89,6 +93,8 @@ pub(crate) struct Vring {
     next_used: u16,
     /// The used index that the guest sees.
     published_used: u16,
+    /// Steps of chains since the last pop that found nothing.
+    steps: u32,
     /// An answer was published while nobody could be interrupted.
     owes_interrupt: bool,
     /// The vring is not in the current memory.
@@ -105,7 +111,7 @@ pub(crate) struct Vring {
 pub(crate) enum Pop {
     /// A chain to parse; exactly one [`Vring::answer`] is due.
     Chain(Chain),
-    /// Nothing now.
+    /// Nothing now, or enough for one turn; [`Vring::enable_kicks`] says which.
     Empty,
     /// The vring is closed until it is set up anew. Chains that were taken may still be answered.
     Broken(BrokenRing),
@@ -180,6 +186,7 @@ impl Vring {
             known_avail: next_avail,
             next_used: used_idx,
             published_used: used_idx,
+            steps: 0,
             owes_interrupt: used_idx != 0,
             is_parked: false,
             broken: None,
@@ -196,9 +203,16 @@ impl Vring {
     ///
     /// Chains that cannot become a request are answered here; so call [`Self::publish`] after a
     /// round of pops even if none returned a chain. Takes at most as many chains as the vring has
-    /// descriptors before something is published, whatever the guest does.
+    /// descriptors before something is published, whatever the guest does, and no more in a row
+    /// than can be walked in a moment: chains may share their descriptors and so be as long as the
+    /// table, each.
     pub(crate) fn pop(&mut self, segments: &mut Vec<libc::iovec>) -> Pop {
         loop {
+            // What a predecessor took must all be popped at once: the vring may be stopping.
+            if self.steps >= STEPS_MAX && self.resubmit.is_empty() {
+                self.steps = 0;
+                return Pop::Empty;
+            }
             let start = segments.len();
             let popped = match self.broken {
                 Some(broken) => Err(broken),
@@ -210,7 +224,10 @@ impl Vring {
             match popped {
                 Ok(Some(Some(chain))) => return Pop::Chain(chain),
                 Ok(Some(None)) => segments.truncate(start),
-                Ok(None) => return Pop::Empty,
+                Ok(None) => {
+                    self.steps = 0;
+                    return Pop::Empty;
+                }
                 Err(broken) => {
                     segments.truncate(start);
                     self.close(broken);
@@ -412,7 +429,8 @@ impl Vring {
     ) -> Result<Option<Chain>, BrokenRing> {
         let memory = &self.generations[self.generations.len() - 1].memory;
         let source = chain::Source { table: &self.rings.table, memory, indirect: self.indirect };
-        let Walked { shape, status } = chain::walk(&source, head, segments)?;
+        let Walked { shape, status, steps } = chain::walk(&source, head, segments)?;
+        self.steps = self.steps.saturating_add(steps);
         self.begin(head);
         let Some(spot) = status else {
             self.counts.unanswerable += 1;

@@ -553,3 +553,31 @@ fn nothing_is_allocated_for_segments_once_warm() {
     let after = (segments.as_ptr(), vring.batch.capacity(), vring.generations.capacity());
     assert_eq!(before, after);
 }
+
+#[test]
+fn a_guest_with_endless_chains_is_left_in_between() {
+    let mut guest = Guest::new(256);
+    let mut vring = guest.vring();
+    // 128 heads share one tail of 127 data descriptors and a status.
+    for tail in 128..256 {
+        let next = if tail == 255 { (WRITE, 0) } else { (WRITE | NEXT, tail + 1) };
+        guest.describe(TABLE, tail, (GUEST_ADDR + DATA, 4, next.0, next.1));
+    }
+    for head in 0..128 {
+        guest.describe(TABLE, head, (GUEST_ADDR + DATA, 16, NEXT, 128));
+        guest.offer(head);
+    }
+    let (mut rounds, mut popped) = (0, 0);
+    loop {
+        let mut segments = Vec::new();
+        while let Pop::Chain(_) = vring.pop(&mut segments) {
+            popped += 1;
+            segments.clear();
+        }
+        rounds += 1;
+        if !vring.enable_kicks() {
+            break;
+        }
+    }
+    assert_eq!((popped, rounds), (128, 4));
+}
