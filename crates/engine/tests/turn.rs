@@ -352,3 +352,26 @@ proptest! {
         world.finish();
     }
 }
+
+#[test]
+fn the_largest_request_that_a_chain_can_describe_is_served() {
+    for kind in [Kind::None, Kind::Noop, Kind::Deadline, Kind::Bfq] {
+        let mut engine = engine(kind, 2);
+        let vm = engine.add_group(Nanos::ORIGIN, GroupId::ROOT, Weight::default());
+        let disk = engine.add_disk(vm, Geometry { sectors: 1 << 40, ..geometry() });
+        let now = Nanos::ORIGIN;
+        for token in 0..3 {
+            let far = (token << 30) | 8;
+            engine.submit(now, disk, Token(token), &request(Op::Write, far, 1 << 23));
+            engine.submit(now, disk, Token(10 + token), &request(Op::Read, far + 1, 1 << 23));
+        }
+        let mut served = 0;
+        while let Some(command) = engine.dispatch(now) {
+            assert_eq!(command.nr_sectors, 1 << 23);
+            engine.complete(now, command.tag, Ok(()));
+            served += 1;
+        }
+        assert_eq!((served, retired(&mut engine).len()), (6, 6), "{kind}");
+        engine.check_invariants();
+    }
+}
