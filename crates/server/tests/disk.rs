@@ -381,3 +381,35 @@ fn a_write_that_finds_the_file_system_full_waits_for_room() {
         assert!(bytes.iter().all(|&byte| usize::from(byte) == block + 1), "block {block}");
     }
 }
+
+#[test]
+fn a_daemon_ends_though_requests_wait_for_room() {
+    let Some(small) = Small::mount("drain", 1024) else {
+        eprintln!("skipped: only root may mount a small file system");
+        return;
+    };
+    let daemon = start(&small.0, pool(file_disk(&small.0)));
+    let mut client = Client::connect(&small.0.socket(), options()).unwrap();
+    let blocks = 2 * (1 << 20) / (64 << 10);
+    let waiting = |daemon: &Daemon| {
+        let status = daemon.status();
+        let disk = status.disk("disk").unwrap();
+        if disk.in_flight == 0 { u64::from(disk.waiting) } else { 0 }
+    };
+    for block in 0..blocks {
+        client.submit(0, &Io::new(IoOp::Write, block * 128, 64 << 10, block)).unwrap();
+    }
+    client.publish();
+    let mut answered = 0;
+    while waiting(&daemon) + answered < blocks {
+        while client.next_completion().unwrap().is_some() {
+            answered += 1;
+        }
+    }
+    // The last block found no room; a read of it waits behind the write.
+    let last = Io::new(IoOp::Read, (blocks - 1) * 128, 512, blocks);
+    client.submit(0, &last).unwrap();
+    client.publish();
+    while waiting(&daemon) + answered <= blocks {}
+    daemon.shutdown();
+}
