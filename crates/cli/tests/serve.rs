@@ -136,6 +136,17 @@ fn sigterm_ends_it_cleanly_and_nothing_is_left_behind() {
 }
 
 #[test]
+fn a_wish_told_several_times_still_ends_it_cleanly() {
+    let mut daemon = Daemon::start("twofold", &["web=null:1G"]);
+    for _ in 0..50 {
+        // One that has ended already has been asked often enough.
+        let _ = kill_process(Pid::from_child(&daemon.process), Signal::TERM);
+    }
+    assert_eq!(daemon.end(), Some(0));
+    assert_eq!(names(&daemon.dir), [""; 0]);
+}
+
+#[test]
 fn a_killed_daemon_can_be_followed_by_another_in_the_same_place() {
     let mut first = Daemon::start("again", &["--create", "1M", "web=web.img"]);
     first.process.kill().unwrap();

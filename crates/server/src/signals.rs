@@ -5,6 +5,11 @@ use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
+use std::thread;
+use std::time::Duration;
+
+/// Signals within this time of the first one are not another wish.
+const SAME_WISH: Duration = Duration::from_secs(1);
 
 /// The signals that ask the daemon to end, kept from ending it by themselves.
 ///
@@ -41,7 +46,9 @@ impl Signals {
 
     /// Sleeps until one of them arrives, and returns its name.
     ///
-    /// The next one ends the process at once: whoever is in a hurry asks twice.
+    /// One that comes a second or more later ends the process at once: whoever is in a hurry asks
+    /// again. Before that it is the same wish told twice, as by `timeout`, which signals its child
+    /// and then its group.
     ///
     /// # Errors
     ///
@@ -53,7 +60,7 @@ impl Signals {
         if errno != 0 {
             return Err(io::Error::from_raw_os_error(errno));
         }
-        self.mask(libc::SIG_UNBLOCK)?;
+        thread::Builder::new().name("signals".to_owned()).spawn(move || self.admit_another())?;
         Ok(if signal == libc::SIGINT { "SIGINT" } else { "SIGTERM" })
     }
 
@@ -72,6 +79,24 @@ impl Signals {
             .into_iter()
             // SAFETY: it is a set, and the signal is valid.
             .any(|signal| unsafe { libc::sigismember(&raw const set, signal) } == 1)
+    }
+
+    /// Lets the next signal end the process, forgetting those that have come in the first second.
+    fn admit_another(&self) {
+        thread::sleep(SAME_WISH);
+        let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the set and the time are valid, and nobody wants to know more of the signal.
+        while unsafe {
+            libc::sigtimedwait(&raw const self.set, ptr::null_mut(), &raw const at_once)
+        } > 0
+        {}
+        // It is enough that one thread takes them.
+        if let Err(error) = self.mask(libc::SIG_UNBLOCK) {
+            tracing::warn!(%error, "a second signal will not be heard");
+        }
+        loop {
+            thread::park();
+        }
     }
 
     fn mask(&self, how: libc::c_int) -> io::Result<()> {
