@@ -202,6 +202,7 @@ impl Bfq {
         let (sent, alone) = (Nanos(record.fifo_time.0 >> 1), record.fifo_time.0 & 1 == 1);
         let (nr_sectors, is_write) = (record.nr_sectors, record.flavour.is_write());
         self.contention.completed(now.since(sent), nr_sectors, is_write, alone);
+        self.device_sectors -= u64::from(nr_sectors);
         let queue = &mut self.queues[id as usize];
         queue.in_flight -= 1;
         queue.think.completed(now);
@@ -211,9 +212,10 @@ impl Bfq {
             self.set_pending(id, false);
         }
         if self.rate.completed(now) {
-            self.limits.retune(self.rate.budget(self.tunables.timeout_sync));
+            self.retune();
         }
         if self.holder == Some(id) {
+            self.slot_moves(now, id);
             let waits = is_empty && self.better_to_idle(id);
             if waits {
                 if in_flight == 0 {

@@ -40,7 +40,14 @@
 //!     be next there; the idle class preempts nobody else.
 //! 11. The wait for the next request is never prolonged for a small one: the engine hands over all
 //!     that is pending before it asks.
-//! 12. An overdue wait counts as ended when it was due, not when somebody noticed.
+//! 12. On a rotating device that was idle the slot's clock starts when its first request completes:
+//!     the way to the queue's area is nobody's service, and whoever is served more often in a row
+//!     would pay for it less often.
+//! 13. The device holds at most what it moves in half a timeout, and requests are merged up to a
+//!     fifth of one: what is longer would be a slot that nobody decided on.
+//! 14. The peak rate counts a long request as one sample per 128 KiB, and measures idleness from the
+//!     last completion; else slow disks with merged requests are never measured.
+//! 15. An overdue wait counts as ended when it was due, not when somebody noticed.
 //!
 //! Deliberately absent, with room left: soft real-time raising, bursts of new queues, injection,
 //! wakers, merging of queues, limits on slots.
@@ -87,6 +94,8 @@ const IDLE_GUARANTEE: Nanos = Nanos::from_millis(200);
 #[derive(Clone, Copy, Debug, Default)]
 struct SlotTimes {
     began: Nanos,
+    /// Whether no request of the queue has completed in it yet.
+    is_new: bool,
     /// When the slot times out.
     ends: Nanos,
     /// When the last request of another queue completed since, or when the slot began.
@@ -102,6 +111,8 @@ struct SlotTimes {
 pub struct Bfq {
     tunables: BfqTunables,
     rotational: bool,
+    /// As configured; what is in force follows from the device's speed as well.
+    merge: MergeLimits,
     merge_rules: MergeRules,
     back_seek: BackSeek,
     table: Table,
@@ -128,6 +139,8 @@ pub struct Bfq {
     contention: Contention,
     /// Sector behind the last request dispatched.
     last_position: u64,
+    /// Sectors of all requests at the device.
+    device_sectors: u64,
 }
 
 impl Bfq {
@@ -141,6 +154,7 @@ impl Bfq {
         Self {
             tunables,
             rotational,
+            merge,
             merge_rules: MergeRules { limits: merge, front: true },
             back_seek: BackSeek {
                 max_sectors: u64::from(tunables.back_seek_max_kib) * 2,
@@ -163,6 +177,7 @@ impl Bfq {
             rate: PeakRate::new(now, rotational),
             contention: Contention::default(),
             last_position: 0,
+            device_sectors: 0,
         }
     }
 

@@ -16,7 +16,9 @@ const REF_INTERVAL_US: u64 = 1_000_000;
 pub(super) struct PeakRate {
     peak: u64,
     rotational: bool,
+    /// Requests of this interval, long ones counted several times (see [`Sample::count`]).
     samples: u32,
+    requests: u32,
     sequential: u32,
     sectors: u64,
     /// Largest request of the last 32, in sectors.
@@ -37,12 +39,23 @@ pub(super) struct Sample {
     pub(super) device_busy: bool,
 }
 
+impl Sample {
+    /// Returns how much this dispatch says: one sample for each 128 KiB begun.
+    ///
+    /// Merged requests of a slow disk are few and long. Counted by heads, as Linux does, they never
+    /// make an interval valid, and the estimate stays at its initial guess.
+    fn count(self) -> u32 {
+        self.nr_sectors.div_ceil(256).max(1)
+    }
+}
+
 impl PeakRate {
     pub(super) fn new(now: Nanos, rotational: bool) -> Self {
         Self {
             peak: Self::reference(rotational) * 2 / 3,
             rotational,
             samples: 0,
+            requests: 0,
             sequential: 0,
             sectors: 0,
             last_max: 0,
@@ -74,15 +87,20 @@ impl PeakRate {
             self.restart(now, sample);
             return false;
         }
-        if now.since(self.last_dispatch) > Nanos::from_millis(100) && !sample.device_busy {
+        // Idle since then, that is: a long request keeps a slow disk busy for longer.
+        let active = self.last_dispatch.max(self.last_completion);
+        if now.since(active) > Nanos::from_millis(100) && !sample.device_busy {
             return self.close_and_restart(now, sample);
         }
-        self.samples += 1;
+        let samples = sample.count();
+        self.samples += samples;
         let kept_busy =
             sample.device_busy || now.since(self.last_completion) < Nanos::from_millis(2);
-        self.sequential += u32::from(kept_busy && !sample.seeky);
+        // Behind its first piece, a request continues itself.
+        self.sequential += samples - u32::from(!kept_busy || sample.seeky);
         self.sectors += u64::from(sample.nr_sectors);
-        let forget = self.samples.is_multiple_of(32);
+        self.requests += 1;
+        let forget = self.requests.is_multiple_of(32);
         self.last_max = if forget { 0 } else { self.last_max }.max(sample.nr_sectors);
         self.delta_us = now.since(self.first_dispatch).as_micros();
         if self.delta_us >= REF_INTERVAL_US {
@@ -107,7 +125,8 @@ impl PeakRate {
     }
 
     fn restart(&mut self, now: Nanos, sample: Sample) {
-        self.samples = 1;
+        self.samples = sample.count();
+        self.requests = 1;
         self.sequential = 0;
         self.sectors = u64::from(sample.nr_sectors);
         self.last_max = sample.nr_sectors;

@@ -7,6 +7,12 @@ use super::{Bfq, ExpireReason};
 use crate::wf2q::After;
 use crate::{Class, Nanos, Next, Tag};
 
+/// Least that the device may hold, in sectors (512 KiB), however slow it seems.
+const DEVICE_SECTORS_MIN: u64 = 1024;
+
+/// Requests may always be merged up to this, in sectors (128 KiB): what guests read ahead by.
+const MERGED_SECTORS_MIN: u32 = 256;
+
 /// What to do with the queue in service.
 enum Verdict {
     Serve(Tag),
@@ -52,18 +58,44 @@ impl Bfq {
         }
     }
 
+    /// Adapts budgets and merging to the device's estimated speed.
+    pub(super) fn retune(&mut self) {
+        let budget = self.rate.budget(self.tunables.timeout_sync);
+        self.limits.retune(budget);
+        // A fifth of a slot: on a slow disk a request must not be so long that it is a slot by
+        // itself; on a fast one this never binds.
+        let longest = u32::try_from(budget / 5).unwrap_or(u32::MAX).max(MERGED_SECTORS_MIN);
+        self.merge_rules.limits.max_sectors = self.merge.max_sectors.min(longest);
+    }
+
     fn begin_slot(&mut self, now: Nanos) -> bool {
         let Some(node) = self.engine.select(now) else { return false };
         let id = self.owners[node as usize];
         self.holder = Some(id);
         self.queues[id as usize].fifo_checked = false;
         self.limits.slot_begins();
+        self.slot.shared_until = now;
+        self.slot.idle_until = None;
+        // While the device works for others, nobody can tell when the head arrives.
+        self.slot.is_new = self.rotational && self.table.in_flight() == 0;
+        self.start_clock(now, id);
+        true
+    }
+
+    /// Lets the slot of a queue begin now.
+    fn start_clock(&mut self, now: Nanos, id: u32) {
         let lasts = self.tunables.timeout_sync.0.saturating_mul(u64::from(self.coeff(id)));
         self.slot.began = now;
-        self.slot.shared_until = now;
         self.slot.ends = now + Nanos(lasts);
-        self.slot.idle_until = None;
-        true
+    }
+
+    /// Takes note that a request of the queue in service has completed. With the first one the head
+    /// has arrived in the queue's area, and the slot begins anew.
+    pub(super) fn slot_moves(&mut self, now: Nanos, id: u32) {
+        if self.slot.is_new {
+            self.slot.is_new = false;
+            self.start_clock(now, id);
+        }
     }
 
     fn examine(&self, now: Nanos, id: u32) -> Verdict {
@@ -76,6 +108,8 @@ impl Bfq {
             let spent = self.engine.service(queue.node);
             return if spent + self.charge(id, tag) > self.engine.budget(queue.node) {
                 Verdict::Expire(ExpireReason::BudgetExhausted)
+            } else if self.device_is_full(tag) {
+                Verdict::Wait(Next::Empty)
             } else {
                 Verdict::Serve(tag)
             };
@@ -96,6 +130,16 @@ impl Bfq {
         Verdict::Expire(ExpireReason::NoMoreRequests)
     }
 
+    /// Returns whether the device has enough to do without this request.
+    ///
+    /// What is at the device can no longer be scheduled: with more there than it can do in a slot,
+    /// slots would mean nothing. So it holds at most what it moves in half a timeout.
+    fn device_is_full(&self, tag: Tag) -> bool {
+        let most = (self.rate.budget(self.tunables.timeout_sync) / 2).max(DEVICE_SECTORS_MIN);
+        let nr_sectors = u64::from(self.table.get(tag).nr_sectors);
+        self.device_sectors > 0 && self.device_sectors + nr_sectors > most
+    }
+
     /// Sends a request of the queue in service to the device.
     fn send(&mut self, now: Nanos, id: u32, tag: Tag) {
         let cost = self.charge(id, tag);
@@ -104,9 +148,10 @@ impl Bfq {
         let seeky = is_seek(self.last_position, pos, nr_sectors, self.rotational);
         let device_busy = self.table.in_flight() > 0;
         if self.rate.dispatched(now, Sample { nr_sectors, seeky, device_busy }) {
-            self.limits.retune(self.rate.budget(self.tunables.timeout_sync));
+            self.retune();
         }
         self.last_position = end;
+        self.device_sectors += u64::from(nr_sectors);
         let queue = &mut self.queues[id as usize];
         self.engine.serve(queue.node, cost, u64::from(nr_sectors));
         if queue.raise.is_on() {
@@ -184,7 +229,7 @@ impl Bfq {
     fn exclusive_time(&self, id: u32, end: Nanos) -> Nanos {
         let own = self.queues[id as usize].in_flight;
         if !self.is_queueing_flash() {
-            end.since(self.slot.began)
+            if self.slot.is_new { Nanos::ZERO } else { end.since(self.slot.began) }
         } else if self.table.in_flight() > own {
             Nanos::ZERO
         } else {
