@@ -217,6 +217,20 @@ impl Backend {
             _ => Ok(()),
         }
     }
+
+    /// Lets another process have the image. Only when no I/O is on its way any more: a ring keeps
+    /// its files open until the kernel has taken it apart, which it does at its leisure after the
+    /// process has ended, and a successor would wait for that.
+    ///
+    /// # Errors
+    ///
+    /// * What the system says.
+    pub(crate) fn unlock(&self) -> io::Result<()> {
+        match &self.file {
+            Some(file) => Ok(rustix::fs::flock(file, FlockOperation::Unlock)?),
+            None => Ok(()),
+        }
+    }
 }
 
 /// A file to create.

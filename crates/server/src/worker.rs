@@ -404,6 +404,9 @@ impl Worker {
             if let Err(error) = disk.backend.flush() {
                 tracing::error!(disk = %disk.name, %error, "the last flush failed");
             }
+            if let Err(error) = disk.backend.unlock() {
+                tracing::warn!(disk = %disk.name, %error, "the image stays locked for a while");
+            }
         }
         if let Some(reply) = self.draining.take() {
             let _nobody_waits = reply.try_send(());
