@@ -3,6 +3,7 @@
 use core::fmt;
 use core::str::FromStr;
 
+use crate::anticipatory::{Anticipatory, AnticipatoryTunables};
 use crate::bfq::{Bfq, BfqTunables};
 use crate::deadline::{Deadline, DeadlineTunables};
 use crate::kyber::{Kyber, KyberTunables};
@@ -22,6 +23,8 @@ pub enum Kind {
     Noop,
     /// Sweeps with deadlines and classes, as mq-deadline in Linux.
     Deadline,
+    /// Waits a moment after a read for the next one nearby, as the anticipatory scheduler in Linux.
+    Anticipatory,
     /// Few at the device, by latency targets, as Kyber in Linux.
     Kyber,
     /// Budget fair queueing: shares for groups, quick answers for applications.
@@ -31,7 +34,8 @@ pub enum Kind {
 
 impl Kind {
     /// Every elevator, in the order of the documentation.
-    pub const ALL: [Self; 5] = [Self::None, Self::Noop, Self::Deadline, Self::Kyber, Self::Bfq];
+    pub const ALL: [Self; 6] =
+        [Self::None, Self::Noop, Self::Deadline, Self::Anticipatory, Self::Kyber, Self::Bfq];
 }
 
 /// No elevator has this name.
@@ -40,7 +44,7 @@ pub struct KindError;
 
 impl fmt::Display for KindError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("unknown elevator, use none, noop, deadline, kyber or bfq")
+        f.write_str("unknown elevator, use none, noop, deadline, anticipatory, kyber or bfq")
     }
 }
 
@@ -52,6 +56,7 @@ impl fmt::Display for Kind {
             Self::None => "none",
             Self::Noop => "noop",
             Self::Deadline => "deadline",
+            Self::Anticipatory => "anticipatory",
             Self::Kyber => "kyber",
             Self::Bfq => "bfq",
         })
@@ -66,6 +71,7 @@ impl FromStr for Kind {
             "none" => Ok(Self::None),
             "noop" => Ok(Self::Noop),
             "deadline" | "mq-deadline" => Ok(Self::Deadline),
+            "anticipatory" | "as" => Ok(Self::Anticipatory),
             "kyber" => Ok(Self::Kyber),
             "bfq" => Ok(Self::Bfq),
             _ => Err(KindError),
@@ -82,6 +88,8 @@ pub struct ElevatorConfig {
     pub merge: MergeLimits,
     /// For `deadline`.
     pub deadline: DeadlineTunables,
+    /// For `anticipatory`.
+    pub anticipatory: AnticipatoryTunables,
     /// For `kyber`.
     pub kyber: KyberTunables,
     /// For `bfq`.
@@ -98,6 +106,7 @@ pub struct Elevator(Inner);
 enum Inner {
     Noop(Noop),
     Deadline(Deadline),
+    Anticipatory(Anticipatory),
     Kyber(Kyber),
     Bfq(Bfq),
 }
@@ -108,6 +117,7 @@ macro_rules! each {
         match $elevator {
             Inner::Noop($inner) => $call,
             Inner::Deadline($inner) => $call,
+            Inner::Anticipatory($inner) => $call,
             Inner::Kyber($inner) => $call,
             Inner::Bfq($inner) => $call,
         }
@@ -123,6 +133,9 @@ impl Elevator {
             Kind::None => Inner::Noop(Noop::new(None)),
             Kind::Noop => Inner::Noop(Noop::new(Some(merge))),
             Kind::Deadline => Inner::Deadline(Deadline::new(config.deadline, merge)),
+            Kind::Anticipatory => {
+                Inner::Anticipatory(Anticipatory::new(now, config.anticipatory, merge))
+            }
             Kind::Kyber => Inner::Kyber(Kyber::new(config.kyber, merge)),
             Kind::Bfq => Inner::Bfq(Bfq::new(now, config.bfq, merge, config.rotational)),
         })
@@ -210,6 +223,7 @@ mod tests {
             assert_eq!(kind.to_string().parse(), Ok(kind));
         }
         assert_eq!("mq-deadline".parse(), Ok(Kind::Deadline));
+        assert_eq!("as".parse(), Ok(Kind::Anticipatory));
         assert_eq!("fair".parse::<Kind>(), Err(KindError));
         assert_eq!("".parse::<Kind>(), Err(KindError));
     }

@@ -17,6 +17,8 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod anticipatory;
+mod average;
 mod bfq;
 mod choose;
 mod deadline;
@@ -36,6 +38,7 @@ mod tunable;
 mod units;
 mod wf2q;
 
+pub use anticipatory::AnticipatoryTunables;
 pub use bfq::{Bfq, BfqTunables, BfqTunablesError};
 pub use deadline::DeadlineTunables;
 pub use elevator::{Elevator, ElevatorConfig, Kind, KindError};

@@ -35,6 +35,11 @@ fn deadline_conserves_every_request() {
 }
 
 #[test]
+fn anticipatory_conserves_every_request() {
+    conserve(Kind::Anticipatory);
+}
+
+#[test]
 fn kyber_conserves_every_request() {
     conserve(Kind::Kyber);
 }

@@ -1,6 +1,7 @@
 //! What every elevator owes its caller, and what some promise beyond that.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+mod anticipatory;
 mod conservation;
 mod deadline;
 mod kyber;

@@ -65,6 +65,12 @@ impl World {
         config.deadline.front_merges = random.chance(80);
         config.deadline.fifo_batch = random.pick(&[0, 1, 2, 16]);
         config.deadline.writes_starved = random.pick(&[0, 1, 2]);
+        if kind == Kind::Anticipatory {
+            let pick = |random: &mut Random| Nanos::from_millis(random.pick(&[0, 1, 6, 100, 500]));
+            config.anticipatory.antic_expire = pick(&mut random);
+            config.anticipatory.read_batch_expire = pick(&mut random);
+            config.anticipatory.write_batch_expire = pick(&mut random);
+        }
         let now = Nanos::ORIGIN;
         let root = Group { id: GroupId::ROOT, parent: 0, is_used: true, service_sectors: 0 };
         let elevator = Elevator::new(now, &config);

@@ -1,0 +1,291 @@
+//! What `anticipatory` promises.
+
+use evenkeel_sched::{
+    AnticipatoryTunables, Elevator, ElevatorConfig, GroupId, Kind, MergeLimits, Nanos, Next, Op,
+    OutOfRange, Priority, QueueId, Request, Scheduler, Tag,
+};
+
+use crate::random::{Random, for_many_seeds};
+
+const NOW: Nanos = Nanos::ORIGIN;
+const ANTIC_EXPIRE: Nanos = Nanos::from_millis(6);
+const FAR: u64 = 1 << 30;
+
+struct Desk {
+    elevator: Elevator,
+    now: Nanos,
+    next_tag: u32,
+    /// Tags that are completed and may be used again.
+    free: Vec<Tag>,
+}
+
+impl Desk {
+    fn new(tunables: AnticipatoryTunables) -> Self {
+        let config = ElevatorConfig {
+            kind: Kind::Anticipatory,
+            anticipatory: tunables,
+            merge: MergeLimits { max_sectors: 1, max_segments: 1 },
+            ..ElevatorConfig::default()
+        };
+        Self { elevator: Elevator::new(NOW, &config), now: NOW, next_tag: 0, free: Vec::new() }
+    }
+
+    fn queue(&mut self) -> QueueId {
+        self.elevator.add_queue(self.now, GroupId::ROOT, Priority::default(), true)
+    }
+
+    fn put(&mut self, queue: QueueId, sync: bool, pos: u64) -> Tag {
+        let tag = self.free.pop().unwrap_or(Tag(self.next_tag));
+        self.next_tag = self.next_tag.max(tag.0 + 1);
+        let op = if sync { Op::Read } else { Op::Write };
+        let request = Request { tag, queue, op, pos, nr_sectors: 8, segments: 1, sync };
+        self.elevator.insert(self.now, request);
+        self.elevator.check_invariants();
+        tag
+    }
+
+    fn read(&mut self, queue: QueueId, pos: u64) -> Tag {
+        self.put(queue, true, pos)
+    }
+
+    fn next(&mut self) -> Next {
+        let next = self.elevator.dispatch(self.now);
+        self.elevator.check_invariants();
+        next
+    }
+
+    /// Dispatches `tag`, which must be next, and completes it a while later.
+    fn serve(&mut self, tag: Tag) {
+        assert_eq!(self.next(), Next::Request(tag));
+        self.pass(Nanos::from_millis(3));
+        self.complete(tag);
+    }
+
+    fn complete(&mut self, tag: Tag) {
+        self.elevator.complete(self.now, tag);
+        self.free.push(tag);
+    }
+
+    fn pass(&mut self, span: Nanos) {
+        self.now += span;
+    }
+}
+
+/// Reads of two queues far apart; the first one has been served.
+fn after_a_read() -> (Desk, QueueId, QueueId, Tag) {
+    let mut desk = Desk::new(AnticipatoryTunables::default());
+    let (near, far) = (desk.queue(), desk.queue());
+    let first = desk.read(near, 1000);
+    let other = desk.read(far, FAR);
+    desk.serve(first);
+    (desk, near, far, other)
+}
+
+#[test]
+fn the_device_is_kept_for_the_next_read_and_no_longer_than_it_may() {
+    let (mut desk, _, _, other) = after_a_read();
+    let until = desk.now + ANTIC_EXPIRE;
+    assert_eq!(desk.next(), Next::NotBefore(until));
+    assert_eq!(desk.elevator.next_deadline(), Some(until));
+    desk.now = until - Nanos(1);
+    assert_eq!(desk.next(), Next::NotBefore(until));
+    desk.now = until;
+    assert_eq!(desk.next(), Next::Request(other));
+    assert_eq!(desk.elevator.next_deadline(), None);
+}
+
+#[test]
+fn a_request_of_the_anticipated_issuer_ends_the_wait_at_once() {
+    let (mut desk, near, _, other) = after_a_read();
+    assert!(matches!(desk.next(), Next::NotBefore(_)));
+    desk.pass(Nanos::from_millis(2));
+    let second = desk.read(near, 1008);
+    desk.serve(second);
+    assert!(matches!(desk.next(), Next::NotBefore(_)), "and it is waited for again");
+    desk.pass(ANTIC_EXPIRE);
+    assert_eq!(desk.next(), Next::Request(other));
+}
+
+#[test]
+fn a_near_request_of_somebody_else_ends_the_wait_and_a_far_one_does_not() {
+    for (pos, ends) in [(1008 + 8192, true), (1009 + 8192, false), (FAR / 2, false)] {
+        let (mut desk, ..) = after_a_read();
+        assert!(matches!(desk.next(), Next::NotBefore(_)));
+        let stranger = desk.queue();
+        let tag = desk.read(stranger, pos);
+        assert_eq!(desk.next() == Next::Request(tag), ends, "at {pos}");
+    }
+    // What counts as near doubles with each millisecond of waiting.
+    let (mut desk, ..) = after_a_read();
+    assert!(matches!(desk.next(), Next::NotBefore(_)));
+    desk.pass(Nanos::from_millis(2));
+    let stranger = desk.queue();
+    let tag = desk.read(stranger, 1008 + 4 * 8192);
+    assert_eq!(desk.next(), Next::Request(tag));
+}
+
+#[test]
+fn who_thinks_longer_than_the_wait_is_not_waited_for() {
+    for (think_ms, waits) in [(1, true), (5, true), (7, false), (15, false)] {
+        let mut desk = Desk::new(AnticipatoryTunables::default());
+        let (thinker, other) = (desk.queue(), desk.queue());
+        // One sample is enough.
+        for pos in [1000, 1008] {
+            let tag = desk.read(thinker, pos);
+            desk.serve(tag);
+            desk.pass(Nanos::from_millis(if pos == 1000 { think_ms } else { 0 }));
+        }
+        let far = desk.read(other, FAR);
+        let next = desk.next();
+        let until = desk.now + ANTIC_EXPIRE;
+        let expected = if waits { Next::NotBefore(until) } else { Next::Request(far) };
+        assert_eq!(next, expected, "{think_ms} ms");
+    }
+}
+
+#[test]
+fn issuers_that_always_end_teach_not_to_wait_for_strangers() {
+    let mut desk = Desk::new(AnticipatoryTunables::default());
+    let other = desk.queue();
+    let mut waits = 0;
+    for round in 0..40 {
+        let stranger = desk.queue();
+        let only = desk.read(stranger, 1000);
+        desk.serve(only);
+        desk.elevator.remove_queue(desk.now, stranger);
+        let far = desk.put(other, false, FAR);
+        let mut next = desk.next();
+        if let Next::NotBefore(until) = next {
+            waits += 1;
+            assert_eq!(round + 1, waits, "once it is learnt, it is learnt");
+            desk.now = until;
+            next = desk.next();
+        }
+        assert_eq!(next, Next::Request(far));
+        desk.pass(Nanos::from_millis(3));
+        desk.complete(far);
+    }
+    assert!((1..=10).contains(&waits), "{waits} waits");
+}
+
+#[test]
+fn no_wait_begins_if_waiting_is_turned_off_or_the_oldest_read_is_overdue() {
+    let tunables = AnticipatoryTunables { antic_expire: Nanos::ZERO, ..Default::default() };
+    let mut desk = Desk::new(tunables);
+    let (near, far) = (desk.queue(), desk.queue());
+    let first = desk.read(near, 1000);
+    let other = desk.read(far, FAR);
+    desk.serve(first);
+    assert_eq!(desk.next(), Next::Request(other));
+
+    let mut desk = Desk::new(AnticipatoryTunables::default());
+    let (near, far) = (desk.queue(), desk.queue());
+    let first = desk.read(near, 992);
+    let overdue = desk.read(far, FAR);
+    desk.serve(first);
+    for step in 0..100 {
+        let tag = desk.read(near, 1000 + step * 8);
+        match desk.next() {
+            Next::Request(next) if next == overdue => {
+                let waited = desk.now.since(NOW);
+                assert!(waited > Nanos::from_millis(125), "{waited:?}");
+                assert!(waited <= Nanos::from_millis(125 + 3), "{waited:?}");
+                return;
+            }
+            next => assert_eq!(next, Next::Request(tag)),
+        }
+        desk.pass(Nanos::from_millis(3));
+        desk.complete(tag);
+    }
+    unreachable!("the oldest read starves");
+}
+
+#[test]
+fn an_idle_device_never_waits_longer_than_allowed() {
+    for_many_seeds(3_000, |seed| {
+        let mut random = Random::new(seed);
+        let mut desk = Desk::new(AnticipatoryTunables::default());
+        let queues = [desk.queue(), desk.queue(), desk.queue()];
+        let mut out = Vec::new();
+        let mut idle_since = None;
+        for _ in 0..120 {
+            match random.below(8) {
+                0..=2 => {
+                    let (queue, sync) = (random.pick(&queues), random.chance(70));
+                    let pos = random.below(4) * FAR + random.below(1 << 15);
+                    desk.put(queue, sync, pos);
+                }
+                3 if !out.is_empty() => {
+                    let tag = out.swap_remove(random.index(out.len()));
+                    desk.complete(tag);
+                }
+                _ => desk.pass(Nanos::from_micros(random.below(4_000))),
+            }
+            let next = desk.next();
+            if let Next::Request(tag) = next {
+                out.push(tag);
+            }
+            if !out.is_empty() || desk.elevator.queued() == 0 {
+                idle_since = None;
+                continue;
+            }
+            let Next::NotBefore(until) = next else { unreachable!("it waits for somebody") };
+            assert!(until <= *idle_since.get_or_insert(desk.now) + ANTIC_EXPIRE);
+        }
+    });
+}
+
+/// Serves reads and writes that never end, one at a time, each for `service`; returns how many
+/// writes each batch of writes had.
+fn write_batches(service: Nanos) -> Vec<u64> {
+    let mut desk = Desk::new(AnticipatoryTunables::default());
+    let queue = desk.queue();
+    let mut batches = Vec::new();
+    let (mut in_batch, mut pos) = (0, 0);
+    let mut syncs = [false; 8];
+    let mut waiting = [0; 2];
+    while batches.len() < 120 {
+        for sync in [false, true] {
+            while waiting[usize::from(sync)] < 2 {
+                pos += 100;
+                waiting[usize::from(sync)] += 1;
+                let tag = desk.put(queue, sync, pos);
+                syncs[tag.0 as usize] = sync;
+            }
+        }
+        let Next::Request(tag) = desk.next() else { unreachable!("both always wait") };
+        let sync = syncs[tag.0 as usize];
+        waiting[usize::from(sync)] -= 1;
+        if !sync {
+            in_batch += 1;
+        } else if in_batch > 0 {
+            batches.push(core::mem::take(&mut in_batch));
+        }
+        desk.pass(service);
+        desk.complete(tag);
+    }
+    batches
+}
+
+#[test]
+fn batches_of_writes_come_to_last_as_long_as_they_may() {
+    for service_us in [200, 1_000, 5_000, 20_000, 200_000] {
+        let batches = write_batches(Nanos::from_micros(service_us));
+        for &writes in &batches[100..] {
+            // The batch is timed until the first read after it is done.
+            let took_us = (writes + 1) * service_us;
+            let is_close = took_us.abs_diff(125_000) <= 2 * service_us;
+            assert!(is_close || writes == 1, "{writes} writes of {service_us} us");
+        }
+    }
+}
+
+#[test]
+fn tunables_have_the_ranges_of_linux() {
+    assert_eq!(AnticipatoryTunables::default().validate(), Ok(()));
+    let max = Nanos::from_millis((1 << 31) - 1);
+    let value = max + Nanos(1);
+    let tunables = AnticipatoryTunables { antic_expire: value, ..Default::default() };
+    let error = OutOfRange { field: "antic_expire", value: value.0, min: 0, max: max.0 };
+    assert_eq!(tunables.validate(), Err(error));
+}
