@@ -82,10 +82,10 @@ pub fn random(op: IoOp) -> Shape {
     Shape { op, pattern: Pattern::Random, block_bytes: 4096, depth: 64 }
 }
 
-/// Returns sequential requests of 128 KiB, 16 in flight.
+/// Returns sequential requests of 128 KiB, 64 in flight.
 #[must_use]
 pub fn sequential(op: IoOp) -> Shape {
-    Shape { op, pattern: Pattern::Sequential, block_bytes: 128 << 10, depth: 16 }
+    Shape { op, pattern: Pattern::Sequential, block_bytes: 128 << 10, depth: 64 }
 }
 
 /// What one disk received.
