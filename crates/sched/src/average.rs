@@ -30,6 +30,12 @@ impl Average {
     pub(crate) const fn mean(&self) -> u64 {
         self.mean
     }
+
+    /// Returns the mean once three values stand behind it.
+    #[inline]
+    pub(crate) fn settled(&self) -> Option<u64> {
+        (self.samples > 80).then_some(self.mean)
+    }
 }
 
 #[cfg(test)]
@@ -44,6 +50,7 @@ mod tests {
         for (value_ms, samples, hundredths_ms) in walk.into_iter().chain([(16, 139, 973)]) {
             think.add(Nanos::from_millis(value_ms).0);
             assert_eq!(think.samples(), samples);
+            assert_eq!(think.settled().is_some(), samples >= 84);
             assert_eq!((think.mean() + 5_000) / 10_000, hundredths_ms);
         }
     }

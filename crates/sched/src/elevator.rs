@@ -5,6 +5,7 @@ use core::str::FromStr;
 
 use crate::anticipatory::{Anticipatory, AnticipatoryTunables};
 use crate::bfq::{Bfq, BfqTunables};
+use crate::cfq::{Cfq, CfqTunables};
 use crate::deadline::{Deadline, DeadlineTunables};
 use crate::kyber::{Kyber, KyberTunables};
 use crate::merge::MergeLimits;
@@ -27,6 +28,8 @@ pub enum Kind {
     Anticipatory,
     /// Few at the device, by latency targets, as Kyber in Linux.
     Kyber,
+    /// Complete fairness of time: slices by level, shares for groups by weight, as CFQ in Linux.
+    Cfq,
     /// Budget fair queueing: shares for groups, quick answers for applications.
     #[default]
     Bfq,
@@ -34,8 +37,15 @@ pub enum Kind {
 
 impl Kind {
     /// Every elevator, in the order of the documentation.
-    pub const ALL: [Self; 6] =
-        [Self::None, Self::Noop, Self::Deadline, Self::Anticipatory, Self::Kyber, Self::Bfq];
+    pub const ALL: [Self; 7] = [
+        Self::None,
+        Self::Noop,
+        Self::Deadline,
+        Self::Anticipatory,
+        Self::Kyber,
+        Self::Cfq,
+        Self::Bfq,
+    ];
 }
 
 /// No elevator has this name.
@@ -44,7 +54,7 @@ pub struct KindError;
 
 impl fmt::Display for KindError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("unknown elevator, use none, noop, deadline, anticipatory, kyber or bfq")
+        f.write_str("unknown elevator, use none, noop, deadline, anticipatory, kyber, cfq or bfq")
     }
 }
 
@@ -58,6 +68,7 @@ impl fmt::Display for Kind {
             Self::Deadline => "deadline",
             Self::Anticipatory => "anticipatory",
             Self::Kyber => "kyber",
+            Self::Cfq => "cfq",
             Self::Bfq => "bfq",
         })
     }
@@ -73,6 +84,7 @@ impl FromStr for Kind {
             "deadline" | "mq-deadline" => Ok(Self::Deadline),
             "anticipatory" | "as" => Ok(Self::Anticipatory),
             "kyber" => Ok(Self::Kyber),
+            "cfq" => Ok(Self::Cfq),
             "bfq" => Ok(Self::Bfq),
             _ => Err(KindError),
         }
@@ -92,9 +104,11 @@ pub struct ElevatorConfig {
     pub anticipatory: AnticipatoryTunables,
     /// For `kyber`.
     pub kyber: KyberTunables,
+    /// For `cfq`.
+    pub cfq: CfqTunables,
     /// For `bfq`.
     pub bfq: BfqTunables,
-    /// Whether the device has to move something to reach a sector; for `bfq`.
+    /// Whether the device has to move something to reach a sector; for `cfq` and `bfq`.
     pub rotational: bool,
 }
 
@@ -108,6 +122,7 @@ enum Inner {
     Deadline(Deadline),
     Anticipatory(Anticipatory),
     Kyber(Kyber),
+    Cfq(Cfq),
     Bfq(Bfq),
 }
 
@@ -119,6 +134,7 @@ macro_rules! each {
             Inner::Deadline($inner) => $call,
             Inner::Anticipatory($inner) => $call,
             Inner::Kyber($inner) => $call,
+            Inner::Cfq($inner) => $call,
             Inner::Bfq($inner) => $call,
         }
     };
@@ -137,6 +153,7 @@ impl Elevator {
                 Inner::Anticipatory(Anticipatory::new(now, config.anticipatory, merge))
             }
             Kind::Kyber => Inner::Kyber(Kyber::new(config.kyber, merge)),
+            Kind::Cfq => Inner::Cfq(Cfq::new(now, config.cfq, merge, config.rotational)),
             Kind::Bfq => Inner::Bfq(Bfq::new(now, config.bfq, merge, config.rotational)),
         })
     }

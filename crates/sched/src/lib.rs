@@ -20,6 +20,7 @@ extern crate std;
 mod anticipatory;
 mod average;
 mod bfq;
+mod cfq;
 mod choose;
 mod deadline;
 mod elevator;
@@ -40,6 +41,7 @@ mod wf2q;
 
 pub use anticipatory::AnticipatoryTunables;
 pub use bfq::{Bfq, BfqTunables, BfqTunablesError};
+pub use cfq::CfqTunables;
 pub use deadline::DeadlineTunables;
 pub use elevator::{Elevator, ElevatorConfig, Kind, KindError};
 pub use kyber::KyberTunables;

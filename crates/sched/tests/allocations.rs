@@ -114,6 +114,11 @@ fn kyber_allocates_nothing_once_warm() {
 }
 
 #[test]
+fn cfq_with_groups_allocates_nothing_once_warm() {
+    allocates_nothing_once_warm(Kind::Cfq);
+}
+
+#[test]
 fn bfq_with_groups_allocates_nothing_once_warm() {
     allocates_nothing_once_warm(Kind::Bfq);
 }

@@ -45,6 +45,11 @@ fn kyber_conserves_every_request() {
 }
 
 #[test]
+fn cfq_conserves_every_request() {
+    conserve(Kind::Cfq);
+}
+
+#[test]
 fn bfq_conserves_every_request() {
     conserve(Kind::Bfq);
 }

@@ -71,6 +71,13 @@ impl World {
             config.anticipatory.read_batch_expire = pick(&mut random);
             config.anticipatory.write_batch_expire = pick(&mut random);
         }
+        if kind == Kind::Cfq {
+            config.cfq.quantum = random.pick(&[1, 2, 8]);
+            config.cfq.slice_idle = Nanos::from_millis(random.pick(&[0, 8, 100]));
+            config.cfq.group_idle = Nanos::from_millis(random.pick(&[0, 8]));
+            config.cfq.slice_sync = Nanos::from_millis(random.pick(&[1, 20, 100]));
+            config.cfq.low_latency = random.chance(70);
+        }
         let now = Nanos::ORIGIN;
         let root = Group { id: GroupId::ROOT, parent: 0, is_used: true, service_sectors: 0 };
         let elevator = Elevator::new(now, &config);
@@ -242,7 +249,10 @@ impl World {
                 let deadline = self.elevator.next_deadline().expect("somebody asks again");
                 assert!(deadline <= then, "early enough");
             }
-            Next::Empty => {}
+            Next::Empty => {
+                let is_stuck = self.dispatched.is_empty() && self.elevator.queued() > 0;
+                assert!(!is_stuck, "an idle device is kept for an instant, not for ever");
+            }
         }
         if !matches!(next, Next::Request(_)) {
             let handled = self.elevator.next_deadline().is_none_or(|then| then > self.now);
