@@ -199,8 +199,10 @@ impl Bfq {
     pub(super) fn finish(&mut self, now: Nanos, tag: Tag) {
         let record = self.table.complete(tag);
         let id = record.queue.0;
-        let (sent, alone) = (Nanos(record.fifo_time.0 >> 1), record.fifo_time.0 & 1 == 1);
+        let (sent, came_first) = (Nanos(record.fifo_time.0 >> 1), record.fifo_time.0 & 1 == 1);
         let (nr_sectors, is_write) = (record.nr_sectors, record.flavour.is_write());
+        // Who came to an empty device may have had company a moment later.
+        let alone = came_first && self.table.in_flight() == 0;
         self.contention.completed(now.since(sent), nr_sectors, is_write, alone);
         self.device_sectors -= u64::from(nr_sectors);
         let queue = &mut self.queues[id as usize];
