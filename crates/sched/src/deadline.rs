@@ -14,6 +14,11 @@
 //! requests the scan still decides if it may, else the oldest one is served, so that a young
 //! request under the head never hides an aged one.
 //!
+//! With [`legacy`](DeadlineTunables::legacy) it is the older deadline elevator: one lift for all
+//! classes, that follows its passengers rather than its position. After a request comes the one
+//! above it at that time, not one that came in between since; at the top the batch ends, and the
+//! next one begins at the oldest request. A fresh elevator begins with reads.
+//!
 //! Deliberately absent: shares. Groups and queues only count.
 
 use crate::merge::{End, Merge, MergeLimits, MergeRules};
@@ -39,6 +44,9 @@ pub struct DeadlineTunables {
     pub front_merges: bool,
     /// Age at which a request goes before those of better classes. 10 s.
     pub prio_aging_expire: Nanos,
+    /// Whether the rules are those of the deadline elevator before mq-deadline. False. Classes do
+    /// not matter then, nor does `prio_aging_expire`.
+    pub legacy: bool,
 }
 
 impl Default for DeadlineTunables {
@@ -50,6 +58,7 @@ impl Default for DeadlineTunables {
             fifo_batch: 16,
             front_merges: true,
             prio_aging_expire: Nanos::from_secs(10),
+            legacy: false,
         }
     }
 }
@@ -67,7 +76,8 @@ struct Side {
     list: SortList,
     /// Position of the request dispatched last.
     latest_pos: u64,
-    /// The first waiting request at or behind `latest_pos`.
+    /// The first waiting request at or behind `latest_pos`; by the legacy rules the one that was
+    /// above the last request when that went to the device.
     ahead: Option<Tag>,
 }
 
@@ -81,10 +91,12 @@ impl Side {
         table: &mut Table,
         request: &Request,
         fifo_time: Nanos,
-        rules: MergeRules,
+        (rules, legacy): (MergeRules, bool),
     ) -> Option<Merge> {
         let merge = self.list.add(table, request, fifo_time, rules);
         match merge {
+            Some(merge) if legacy => self.replace_absorbed(table, merge),
+            None if legacy => {}
             None => {
                 let is_nearer = |ahead| request.pos < table.get(ahead).pos;
                 if request.pos >= self.latest_pos && self.ahead.is_none_or(is_nearer) {
@@ -97,11 +109,19 @@ impl Side {
         merge
     }
 
+    /// Moves `ahead` on to the next request if it was absorbed by the one below it.
+    fn replace_absorbed(&mut self, table: &Table, merge: Merge) {
+        let Some(gone) = merge.absorbed.filter(|_| self.ahead == merge.absorbed) else { return };
+        let is_from_above = table.get(merge.into).pos != table.get(gone).pos;
+        self.ahead =
+            if is_from_above { SortList::above(table, merge.into) } else { Some(merge.into) };
+    }
+
     /// Takes out a request that goes to the device.
     #[inline]
-    fn start(&mut self, table: &mut Table, tag: Tag) {
+    fn start(&mut self, table: &mut Table, tag: Tag, legacy: bool) {
         self.latest_pos = table.get(tag).pos;
-        self.ahead = if self.ahead == Some(tag) {
+        self.ahead = if self.ahead == Some(tag) || legacy {
             SortList::above(table, tag)
         } else {
             let first = self.list.at_or_after(table, self.latest_pos);
@@ -178,14 +198,17 @@ impl Level {
     }
 
     /// Takes out the request of a plan.
-    fn start(&mut self, table: &mut Table, plan: Plan) {
+    fn start(&mut self, table: &mut Table, plan: Plan, legacy: bool) {
         if plan.starts_batch {
             self.batching = 0;
         }
         self.batching += 1;
         self.starved = plan.starved;
         self.direction = plan.direction;
-        self.side_mut(plan.direction).start(table, plan.tag);
+        if legacy {
+            self.sides.iter_mut().for_each(|side| side.ahead = None);
+        }
+        self.side_mut(plan.direction).start(table, plan.tag, legacy);
     }
 }
 
@@ -268,6 +291,9 @@ impl Deadline {
 
     #[inline]
     fn level_of(&self, queue: QueueId) -> usize {
+        if self.tunables.legacy {
+            return 1;
+        }
         match self.roster.queue(queue).priority.class {
             Class::RealTime => 0,
             Class::BestEffort => 1,
@@ -305,9 +331,10 @@ impl Scheduler for Deadline {
         let direction = if request.op.is_write() { Direction::Write } else { Direction::Read };
         let fifo_time = now + self.expire(direction);
         let level = self.level_of(request.queue);
+        let rules = (self.rules, self.tunables.legacy);
         let level = &mut self.levels[level];
         let side = level.side_mut(direction);
-        let Some(merge) = side.add(&mut self.table, &request, fifo_time, self.rules) else {
+        let Some(merge) = side.add(&mut self.table, &request, fifo_time, rules) else {
             level.outstanding += 1;
             self.roster.note_waiting(request.queue);
             return Insertion::Queued;
@@ -322,7 +349,7 @@ impl Scheduler for Deadline {
     fn dispatch(&mut self, now: Nanos) -> Next {
         self.next_aged = None;
         if let Some((index, plan)) = self.plan_aged(now).or_else(|| self.plan_best(now)) {
-            self.levels[index].start(&mut self.table, plan);
+            self.levels[index].start(&mut self.table, plan, self.tunables.legacy);
             let record = self.table.get(plan.tag);
             self.roster.note_started(record.queue, record.nr_sectors);
             return Next::Request(plan.tag);
@@ -369,9 +396,15 @@ impl Scheduler for Deadline {
         for level in &self.levels {
             for side in &level.sides {
                 side.list.check(&self.table);
-                assert_eq!(side.ahead, side.list.at_or_after(&self.table, side.latest_pos));
+                if self.tunables.legacy {
+                    assert!(side.ahead.is_none_or(|tag| self.table.get(tag).is_waiting()));
+                } else {
+                    assert_eq!(side.ahead, side.list.at_or_after(&self.table, side.latest_pos));
+                }
                 waiting += side.list.len();
             }
+            let are_both_ahead = level.sides.iter().all(|side| side.ahead.is_some());
+            assert!(!self.tunables.legacy || !are_both_ahead, "a batch has one direction");
             assert!(level.batching <= self.tunables.fifo_batch.max(1), "batches end");
             assert!(level.starved <= self.tunables.writes_starved, "writes are not starved");
         }

@@ -24,6 +24,8 @@ pub enum Kind {
     Noop,
     /// Sweeps with deadlines and classes, as mq-deadline in Linux.
     Deadline,
+    /// Sweeps with deadlines, as the deadline elevator in Linux before mq-deadline.
+    DeadlineLegacy,
     /// Waits a moment after a read for the next one nearby, as the anticipatory scheduler in Linux.
     Anticipatory,
     /// Few at the device, by latency targets, as Kyber in Linux.
@@ -37,10 +39,11 @@ pub enum Kind {
 
 impl Kind {
     /// Every elevator, in the order of the documentation.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::None,
         Self::Noop,
         Self::Deadline,
+        Self::DeadlineLegacy,
         Self::Anticipatory,
         Self::Kyber,
         Self::Cfq,
@@ -54,7 +57,10 @@ pub struct KindError;
 
 impl fmt::Display for KindError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("unknown elevator, use none, noop, deadline, anticipatory, kyber, cfq or bfq")
+        f.write_str(
+            "unknown elevator, use none, noop, deadline, deadline-legacy, anticipatory, kyber, \
+             cfq or bfq",
+        )
     }
 }
 
@@ -66,6 +72,7 @@ impl fmt::Display for Kind {
             Self::None => "none",
             Self::Noop => "noop",
             Self::Deadline => "deadline",
+            Self::DeadlineLegacy => "deadline-legacy",
             Self::Anticipatory => "anticipatory",
             Self::Kyber => "kyber",
             Self::Cfq => "cfq",
@@ -82,6 +89,7 @@ impl FromStr for Kind {
             "none" => Ok(Self::None),
             "noop" => Ok(Self::Noop),
             "deadline" | "mq-deadline" => Ok(Self::Deadline),
+            "deadline-legacy" => Ok(Self::DeadlineLegacy),
             "anticipatory" | "as" => Ok(Self::Anticipatory),
             "kyber" => Ok(Self::Kyber),
             "cfq" => Ok(Self::Cfq),
@@ -98,7 +106,7 @@ pub struct ElevatorConfig {
     pub kind: Kind,
     /// How large merged requests become; `none` does not merge.
     pub merge: MergeLimits,
-    /// For `deadline`.
+    /// For `deadline` and `deadline-legacy`.
     pub deadline: DeadlineTunables,
     /// For `anticipatory`.
     pub anticipatory: AnticipatoryTunables,
@@ -149,6 +157,10 @@ impl Elevator {
             Kind::None => Inner::Noop(Noop::new(None)),
             Kind::Noop => Inner::Noop(Noop::new(Some(merge))),
             Kind::Deadline => Inner::Deadline(Deadline::new(config.deadline, merge)),
+            Kind::DeadlineLegacy => {
+                let tunables = DeadlineTunables { legacy: true, ..config.deadline };
+                Inner::Deadline(Deadline::new(tunables, merge))
+            }
             Kind::Anticipatory => {
                 Inner::Anticipatory(Anticipatory::new(now, config.anticipatory, merge))
             }

@@ -104,6 +104,11 @@ fn deadline_allocates_nothing_once_warm() {
 }
 
 #[test]
+fn legacy_deadline_allocates_nothing_once_warm() {
+    allocates_nothing_once_warm(Kind::DeadlineLegacy);
+}
+
+#[test]
 fn anticipatory_allocates_nothing_once_warm() {
     allocates_nothing_once_warm(Kind::Anticipatory);
 }

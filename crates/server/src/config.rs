@@ -259,6 +259,7 @@ fn deadline(wire: &evenkeel_wire::Deadline) -> DeadlineTunables {
         fifo_batch: wire.fifo_batch.unwrap_or(default.fifo_batch),
         front_merges: wire.front_merges.unwrap_or(default.front_merges),
         prio_aging_expire: millis(wire.prio_aging_expire_ms, default.prio_aging_expire),
+        ..default
     }
 }
 

@@ -35,6 +35,11 @@ fn deadline_conserves_every_request() {
 }
 
 #[test]
+fn legacy_deadline_conserves_every_request() {
+    conserve(Kind::DeadlineLegacy);
+}
+
+#[test]
 fn anticipatory_conserves_every_request() {
     conserve(Kind::Anticipatory);
 }

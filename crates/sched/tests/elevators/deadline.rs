@@ -251,3 +251,47 @@ fn service_counts_for_the_group_of_a_queue_and_all_above_it() {
         assert_eq!(elevator.group_report(tenant).queued, 0);
     }
 }
+
+#[test]
+fn by_the_legacy_rules_a_fresh_elevator_starts_with_reads() {
+    for writes_starved in [0, 1, 2, 3] {
+        let tunables =
+            DeadlineTunables { fifo_batch: 2, writes_starved, legacy: true, ..Default::default() };
+        let period = "RR".repeat(writes_starved as usize) + "WW";
+        let expected = period.repeat(4);
+        assert_eq!(letters(tunables, expected.len()), expected);
+    }
+}
+
+#[test]
+fn by_the_legacy_rules_a_batch_ends_at_the_top_and_the_next_one_begins_at_the_oldest() {
+    let mut desk = Desk::new(DeadlineTunables { legacy: true, ..Default::default() });
+    let tags = [500, 900, 100, 300].map(|pos| desk.put(NOW, BEST_EFFORT, Op::Read, pos));
+    assert_eq!(desk.serve(NOW), tags[0]);
+    // It comes too late for this batch: the one above was known already.
+    let late = desk.put(NOW, BEST_EFFORT, Op::Read, 700);
+    assert_eq!(desk.serve(NOW), tags[1]);
+    assert_eq!(desk.serve(NOW), tags[2], "no wrap: the oldest one");
+    assert_eq!([desk.serve(NOW), desk.serve(NOW)], [tags[3], late]);
+}
+
+#[test]
+fn by_the_legacy_rules_a_batch_is_not_interrupted_and_classes_are_one() {
+    let fifo_batch = 4;
+    let tunables = DeadlineTunables { legacy: true, fifo_batch, ..Default::default() };
+    let mut desk = Desk::new(tunables);
+    let far = desk.put(NOW, IDLE, Op::Read, 1 << 20);
+    assert_eq!(desk.serve(NOW), far);
+    let overdue = desk.put(NOW, REAL_TIME, Op::Read, 8);
+    let batch: Vec<Tag> =
+        (0..4).map(|index| desk.put(NOW, IDLE, Op::Read, 1000 + index * 100)).collect();
+    let now = NOW + Nanos::from_secs(1);
+    // The first of them is the oldest one; what follows is the batch above it.
+    assert_eq!(desk.serve(now), overdue);
+    for &tag in &batch[..3] {
+        assert_eq!(desk.serve(now), tag);
+    }
+    assert_eq!(desk.elevator.dispatch(now), Next::Request(batch[3]));
+    assert_eq!(desk.elevator.dispatch(now), Next::Empty);
+    assert_eq!(desk.elevator.next_deadline(), None);
+}

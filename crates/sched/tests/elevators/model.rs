@@ -53,6 +53,8 @@ struct Model {
     limits: MergeLimits,
     levels: [Level; 3],
     ages: u64,
+    /// By the legacy rules: the direction and the request that the batch goes on with.
+    next: Option<(usize, Tag)>,
 }
 
 /// Direction, tag, whether a batch starts, and the new count of starvation.
@@ -60,6 +62,26 @@ type Plan = (usize, Tag, bool, u32);
 
 impl Model {
     fn insert(&mut self, now: Nanos, level: usize, request: Request) -> Insertion {
+        let next = self.next.and_then(|(direction, tag)| {
+            let entries = &self.levels[level].sides[direction].entries;
+            let entry = entries.iter().find(|entry| entry.whole.tag == tag)?;
+            Some((direction, entry.parts[0], *entry.parts.last()?))
+        });
+        let insertion = self.insert_into(now, level, request);
+        if let Some((direction, first, last)) = next {
+            // It goes on where the batch was, or behind what was served together with that.
+            let entries = &self.levels[level].sides[direction].entries;
+            let place = entries.iter().position(|entry| entry.parts.contains(&last)).unwrap();
+            let entry = &entries[place];
+            let keeps = Some(entry.whole.tag) == self.next.map(|next| next.1);
+            let is_behind = !keeps && entry.parts[0] != first;
+            let entry = entries.get(place + usize::from(is_behind));
+            self.next = entry.map(|entry| (direction, entry.whole.tag));
+        }
+        insertion
+    }
+
+    fn insert_into(&mut self, now: Nanos, level: usize, request: Request) -> Insertion {
         let (tunables, limits) = (self.tunables, self.limits);
         self.ages += 1;
         let side = &mut self.levels[level].sides[usize::from(request.op.is_write())];
@@ -101,9 +123,18 @@ impl Model {
         Insertion::Merged(into)
     }
 
+    fn ahead<'a>(&self, level: &'a Level, direction: usize) -> Option<&'a Entry> {
+        let side = &level.sides[direction];
+        if !self.tunables.legacy {
+            return side.ahead();
+        }
+        let (_, tag) = self.next.filter(|next| next.0 == direction)?;
+        side.entries.iter().find(|entry| entry.whole.tag == tag)
+    }
+
     fn plan(&self, level: &Level, now: Nanos) -> Option<Plan> {
         if level.batching < self.tunables.fifo_batch
-            && let Some(entry) = level.sides[level.direction].ahead()
+            && let Some(entry) = self.ahead(level, level.direction)
         {
             return Some((level.direction, entry.whole.tag, false, level.starved));
         }
@@ -118,7 +149,8 @@ impl Model {
         let side = &level.sides[direction];
         let oldest = side.oldest()?;
         let is_overdue = oldest.since + self.expire(direction) <= now;
-        let entry = if is_overdue { oldest } else { side.ahead().unwrap_or(oldest) };
+        let ahead = self.ahead(level, direction);
+        let entry = if is_overdue { oldest } else { ahead.unwrap_or(oldest) };
         Some((direction, entry.whole.tag, true, starved))
     }
 
@@ -165,6 +197,7 @@ impl Model {
         let place = side.entries.iter().position(|entry| entry.whole.tag == tag).unwrap();
         let entry = side.entries.remove(place);
         side.latest_pos = entry.whole.pos;
+        self.next = side.entries.get(place).map(|next| (direction, next.whole.tag));
         (Next::Request(tag), entry.parts)
     }
 }
@@ -198,7 +231,7 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64, legacy: bool) -> Self {
         let mut random = Random::new(seed);
         let tunables = DeadlineTunables {
             read_expire: Nanos::from_millis(random.pick(&[0, 50, 500])),
@@ -207,6 +240,7 @@ impl Pair {
             fifo_batch: random.pick(&[0, 1, 2, 16]),
             front_merges: random.chance(70),
             prio_aging_expire: Nanos::from_millis(random.pick(&[0, 100, 10_000])),
+            legacy,
         };
         let limits = MergeLimits { max_sectors: random.pick(&[1, 12, 2560]), max_segments: 7 };
         let config = ElevatorConfig {
@@ -222,11 +256,13 @@ impl Pair {
         for _ in 0..1 + random.below(4) {
             let level = random.index(3);
             let priority = Priority { class: classes[level], level: 4 };
-            queues.push((real.add_queue(now, GroupId::ROOT, priority, true), level));
+            // By the legacy rules all classes are one.
+            let served_as = if legacy { 1 } else { level };
+            queues.push((real.add_queue(now, GroupId::ROOT, priority, true), served_as));
         }
         let mut levels: [Level; 3] = Default::default();
         levels.iter_mut().for_each(|level| level.direction = 1);
-        let model = Model { tunables, limits, levels, ages: 0 };
+        let model = Model { tunables, limits, levels, ages: 0, next: None };
         let free = (0..40).map(Tag).collect();
         Self { random, now, real, model, queues, free, out: Vec::new(), levels: vec![0; 40] }
     }
@@ -276,12 +312,21 @@ impl Pair {
     }
 }
 
-#[test]
-fn deadline_decides_like_its_naive_model() {
+fn decides_like_its_model(legacy: bool) {
     for_many_seeds(10_000, |seed| {
-        let mut pair = Pair::new(seed);
+        let mut pair = Pair::new(seed, legacy);
         for _ in 0..150 {
             pair.step();
         }
     });
+}
+
+#[test]
+fn deadline_decides_like_its_naive_model() {
+    decides_like_its_model(false);
+}
+
+#[test]
+fn legacy_deadline_decides_like_its_naive_model() {
+    decides_like_its_model(true);
 }
