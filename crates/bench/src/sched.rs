@@ -40,10 +40,10 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// All elevators with 1 to 10 000 queues, 9 times 200 000 requests each: half a minute.
+    /// All elevators with 1 to 10 000 queues, 9 times 200 000 requests each: a minute.
     fn default() -> Self {
         Self {
-            kinds: vec![Kind::None, Kind::Noop, Kind::Deadline, Kind::Bfq],
+            kinds: Kind::ALL.to_vec(),
             queues: vec![1, 10, 100, 1_000, 10_000],
             requests: 200_000,
             repetitions: 9,
@@ -78,13 +78,13 @@ impl Report {
     #[must_use]
     pub fn table(&self) -> String {
         let mut text = format!(
-            "{:<10} {:>7} {:>12} {:>10} {:>17}\n",
+            "{:<15} {:>7} {:>12} {:>10} {:>17}\n",
             "scheduler", "queues", "ns/request", "spread ns", "allocations/req"
         );
         for row in &self.rows {
             let Row { scheduler, queues, ns_per_request, allocations_per_request, spread_ns } = row;
             text.push_str(&format!(
-                "{scheduler:<10} {queues:>7} {ns_per_request:>12.1} {spread_ns:>10.1} \
+                "{scheduler:<15} {queues:>7} {ns_per_request:>12.1} {spread_ns:>10.1} \
                  {allocations_per_request:>17.4}\n"
             ));
         }

@@ -64,7 +64,8 @@ pub(crate) struct ServeArgs {
     /// Refuse writes to a disk
     #[arg(long, value_name = "NAME")]
     pub(crate) read_only: Vec<String>,
-    /// Who decides which request goes next: none, noop, deadline or bfq
+    /// Who decides which request goes next: none, noop, deadline, deadline-legacy, anticipatory,
+    /// kyber, cfq or bfq
     #[arg(long, value_name = "NAME", default_value = "bfq", value_parser = str::parse::<Scheduler>)]
     pub(crate) scheduler: Scheduler,
     /// Imitate the timing of a device: hdd, sdhc, emmc, ssd or nvme, with options (hdd:rpm=5400)

@@ -60,7 +60,7 @@ fn wrong_use_ends_with_2_and_says_what_to_write() {
         (&["serve", "a/b=c"], "letters, digits"),
         (&["serve", "--create", "10X", "web=a"], "10G"),
         (&["serve", "--weight", "web=0", "web=a"], "1 to 1000"),
-        (&["serve", "--scheduler", "fair", "web=a"], "none, noop, deadline and bfq"),
+        (&["serve", "--scheduler", "fair", "web=a"], "kyber, cfq and bfq"),
         (&["serve", "--config", "a.toml", "web=a"], "cannot be used with"),
         (&["connect", "../web"], "letters, digits"),
         (&["connect", "web", "--vmm", "qmeu"], "qemu"),

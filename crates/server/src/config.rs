@@ -242,6 +242,10 @@ const fn kind(scheduler: Scheduler) -> Kind {
         Scheduler::None => Kind::None,
         Scheduler::Noop => Kind::Noop,
         Scheduler::Deadline => Kind::Deadline,
+        Scheduler::DeadlineLegacy => Kind::DeadlineLegacy,
+        Scheduler::Anticipatory => Kind::Anticipatory,
+        Scheduler::Kyber => Kind::Kyber,
+        Scheduler::Cfq => Kind::Cfq,
         Scheduler::Bfq => Kind::Bfq,
     }
 }

@@ -62,6 +62,14 @@ pub enum Scheduler {
     Noop,
     /// Ascending sectors in batches, with a time limit for each request (mq-deadline).
     Deadline,
+    /// The same by the rules before mq-deadline: no classes, no wrap.
+    DeadlineLegacy,
+    /// Ascending sectors, and a short wait after a read for the next one nearby.
+    Anticipatory,
+    /// Few requests at the device, by latency targets; for fast devices.
+    Kyber,
+    /// Time slices by weight and I/O priority.
+    Cfq,
     /// Shares by weight, low latency for interactive and soft real-time work.
     #[default]
     Bfq,
@@ -69,7 +77,16 @@ pub enum Scheduler {
 
 impl Scheduler {
     /// Every scheduler, in the order of the documentation.
-    pub const ALL: [Self; 4] = [Self::None, Self::Noop, Self::Deadline, Self::Bfq];
+    pub const ALL: [Self; 8] = [
+        Self::None,
+        Self::Noop,
+        Self::Deadline,
+        Self::DeadlineLegacy,
+        Self::Anticipatory,
+        Self::Kyber,
+        Self::Cfq,
+        Self::Bfq,
+    ];
 
     /// Returns its name, as users write it.
     #[must_use]
@@ -78,6 +95,10 @@ impl Scheduler {
             Self::None => "none",
             Self::Noop => "noop",
             Self::Deadline => "deadline",
+            Self::DeadlineLegacy => "deadline-legacy",
+            Self::Anticipatory => "anticipatory",
+            Self::Kyber => "kyber",
+            Self::Cfq => "cfq",
             Self::Bfq => "bfq",
         }
     }
@@ -92,13 +113,17 @@ impl fmt::Display for Scheduler {
 impl FromStr for Scheduler {
     type Err = &'static str;
 
-    /// Parses a name; `mq-deadline` is another name of `deadline`.
+    /// Parses a name; `mq-deadline` is another name of `deadline`, `as` of `anticipatory`.
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let name = if name == "mq-deadline" { "deadline" } else { name };
-        Self::ALL
-            .into_iter()
-            .find(|scheduler| scheduler.as_str() == name)
-            .ok_or("no such scheduler; there are none, noop, deadline and bfq")
+        let name = match name {
+            "mq-deadline" => "deadline",
+            "as" => "anticipatory",
+            name => name,
+        };
+        Self::ALL.into_iter().find(|scheduler| scheduler.as_str() == name).ok_or(
+            "no such scheduler; there are none, noop, deadline, deadline-legacy, \
+                 anticipatory, kyber, cfq and bfq",
+        )
     }
 }
 

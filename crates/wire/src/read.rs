@@ -20,6 +20,10 @@ const INT_MAX: u32 = i32::MAX.unsigned_abs();
 /// A disk deeper than this holds more than it can finish before anybody waits too long.
 const DEPTH_MAX: u32 = 1024;
 
+/// What to write for a pool's scheduler.
+const SCHEDULERS: &str = "use \"none\", \"noop\", \"deadline\", \"deadline-legacy\", \
+    \"anticipatory\", \"kyber\", \"cfq\" or \"bfq\"";
+
 /// A configuration that has been read, with what was wrong with it so far.
 #[derive(Clone, Debug)]
 pub struct Document {
@@ -302,9 +306,7 @@ fn read_config(mut top: Section<'_, '_>) -> Config {
 fn read_pool(mut from: Section<'_, '_>) -> Pool {
     let scheduler = |name: &str| name.parse::<Scheduler>().ok();
     let pool = Pool {
-        scheduler: from
-            .parsed("scheduler", scheduler, "use \"none\", \"noop\", \"deadline\" or \"bfq\"")
-            .unwrap_or_default(),
+        scheduler: from.parsed("scheduler", scheduler, SCHEDULERS).unwrap_or_default(),
         depth: from.number("depth", 1..=DEPTH_MAX),
         model: from.string("model"),
         rotational: read_rotational(&mut from),

@@ -130,6 +130,21 @@ fn an_unknown_key_brings_the_nearest_known_one() {
 }
 
 #[test]
+fn every_scheduler_can_be_chosen_and_is_offered_when_another_name_is_given() {
+    let with = |name: &str| {
+        read(&format!("[pools.main]\nscheduler = \"{name}\"\n[pools.main.disks.a]\npath = \"a\"\n"))
+    };
+    let problems = with("fair").unwrap_err();
+    for scheduler in Scheduler::ALL {
+        let name = scheduler.as_str();
+        assert_eq!(with(name).unwrap().pools["main"].scheduler, scheduler);
+        assert!(problems[0].remedy.contains(&format!("\"{name}\"")), "{problems:?}");
+        assert!("fair".parse::<Scheduler>().unwrap_err().contains(name));
+    }
+    assert_eq!(with("as").unwrap().pools["main"].scheduler, Scheduler::Anticipatory);
+}
+
+#[test]
 fn a_value_of_the_wrong_type_is_named() {
     let kinds = [
         ("path = 5", "path", "5", "not a text"),
