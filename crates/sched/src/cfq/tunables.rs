@@ -61,7 +61,7 @@ impl CfqTunables {
     /// Returns the profile `enterprise-storage`: for arrays that reorder many requests themselves,
     /// and lose more by idling than they gain.
     ///
-    /// Source: IBM, "Kernel Virtual Machine (KVM): Best practices for KVM", 2012.
+    /// Source: IBM, "Kernel Virtual Machine (KVM): Best practices for KVM", first edition, 2010.
     #[must_use]
     pub fn enterprise_storage() -> Self {
         Self { quantum: 32, slice_idle: Nanos::ZERO, ..Self::default() }
