@@ -60,6 +60,8 @@ impl SharesOptions {
     pub fn new(evenkeel: PathBuf, dir: PathBuf, model: Option<String>) -> Self {
         // Sparse behind a model, where only distances count; written in full on a real disk.
         let image_bytes = if model.is_some() { 8 << 30 } else { 1 << 30 };
+        // Images of different sizes, so in folders of their own.
+        let dir = dir.join(if model.is_some() { "shares-modelled" } else { "shares-real" });
         Self {
             evenkeel,
             dir,
@@ -162,34 +164,6 @@ pub fn run(
         let outcome =
             measure(options, *load).with_context(|| format!("{device}: {pattern} {op}s"))?;
         report.rows.extend(rows(options, *load, &outcome));
-    }
-    Ok(report)
-}
-
-/// Measures the standard loads on a modelled hard disk, a modelled solid-state disk and the real
-/// disk below `dir`, then once more with a visitor: about five minutes.
-///
-/// # Errors
-///
-/// As [`run`].
-pub fn run_standard(
-    evenkeel: &Path,
-    dir: &Path,
-    progress: &mut dyn FnMut(&str),
-) -> anyhow::Result<SharesReport> {
-    let mut report = SharesReport::default();
-    for (model, visitor) in [
-        (Some("hdd"), false),
-        (Some("ssd"), false),
-        (None, false),
-        (Some("ssd"), true),
-        (None, true),
-    ] {
-        let dir = dir.join(format!("shares-{}", model.unwrap_or("real")));
-        let model = model.map(str::to_owned);
-        let mut options = SharesOptions::new(evenkeel.to_owned(), dir, model);
-        options.visitor = visitor;
-        report.rows.extend(run(&options, progress)?.rows);
     }
     Ok(report)
 }

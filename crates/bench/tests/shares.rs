@@ -31,7 +31,6 @@ fn assert_three_to_one(name: &str, model: &str, loads: Vec<Shape>, seconds: u64,
 }
 
 #[test]
-#[ignore = "measured 3.2 random and 4.2 sequential: a hard disk's time is shared, not its service"]
 fn random_and_sequential_reads_of_a_hard_disk_follow_the_weights() {
     let loads = vec![sequential(IoOp::Read), random(IoOp::Read)];
     assert_three_to_one("hdd", "hdd", loads, 30, false);
@@ -43,7 +42,6 @@ fn random_reads_of_a_solid_state_disk_follow_the_weights() {
 }
 
 #[test]
-#[ignore = "measured 2.1 to 3.1: merged sequential requests do not fill the modelled device"]
 fn sequential_reads_of_a_solid_state_disk_follow_the_weights() {
     assert_three_to_one("ssd-sequential", "ssd", vec![sequential(IoOp::Read)], 30, false);
 }

@@ -328,6 +328,12 @@ impl Engine {
         self.in_flight == 0 && self.outstanding() == self.stalled + held
     }
 
+    /// Returns the number of writes of a disk that wait for room on its file system.
+    #[must_use]
+    pub fn stalled_of(&self, disk: DiskId) -> usize {
+        self.disk(disk).stalled.len()
+    }
+
     /// Returns the number of commands at the device.
     #[must_use]
     pub const fn in_flight(&self) -> u32 {

@@ -32,6 +32,9 @@ use crate::vring::{Chain, Pop};
 /// The poll of the control threads' bell; vrings count from 0.
 const BELL: PollId = PollId { index: u32::MAX, generation: 0 };
 
+/// How often the operator is told that a file system is still full.
+const FULL_REMINDER: Nanos = Nanos::from_secs(60);
+
 /// What a worker is made of.
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -76,6 +79,8 @@ struct Disk {
     refused: u64,
     /// Who waits for the disk to be left alone.
     leaving: Vec<SyncSender<()>>,
+    /// When the operator was last told that its file system is full.
+    full_told: Option<Nanos>,
 }
 
 /// The state of one pool. Lives on its worker's thread.
@@ -118,8 +123,17 @@ impl Worker {
             let id = engine.add_disk(groups[disk.group].0, *disk.backend.geometry());
             engine.set_write_through(id, disk.write_through);
             let DiskPlan { name, backend, group, serial, write_through } = disk;
-            let leaving = Vec::new();
-            Disk { name, backend, id, group, serial, write_through, refused: 0, leaving }
+            Disk {
+                name,
+                backend,
+                id,
+                group,
+                serial,
+                write_through,
+                refused: 0,
+                leaving: Vec::new(),
+                full_told: None,
+            }
         });
         let disks: Vec<_> = disks.collect();
         let in_order = disks.iter().zip(0..).all(|(disk, index)| disk.id == DiskId(index));
@@ -258,7 +272,7 @@ impl Worker {
 
     /// Dispatches and answers until nothing moves any more.
     fn work(&mut self, now: Nanos) -> io::Result<()> {
-        self.abandon(now);
+        self.mind_full_disks(now);
         self.reap_model(now);
         loop {
             let mut moved = false;
@@ -306,10 +320,19 @@ impl Worker {
         }
     }
 
-    /// Gives up writes that wait for room on disks whose VMM has left.
-    fn abandon(&mut self, now: Nanos) {
+    /// Tells the operator of writes that wait for room, and gives up those whose VMM has left.
+    fn mind_full_disks(&mut self, now: Nanos) {
         if self.engine.stalled() == 0 {
             return;
+        }
+        for disk in &mut self.disks {
+            let writes = self.engine.stalled_of(disk.id);
+            let told_lately = disk.full_told.is_some_and(|told| now - told < FULL_REMINDER);
+            if writes > 0 && !told_lately {
+                disk.full_told = Some(now);
+                tracing::warn!(disk = %disk.name, writes,
+                    "the file system below the disk is full; its writes wait until there is room");
+            }
         }
         for disk in self.disks.iter().filter(|disk| !disk.leaving.is_empty()) {
             self.engine.abandon_stalled(now, disk.id);
