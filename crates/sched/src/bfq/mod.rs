@@ -43,8 +43,8 @@
 //! 12. On a rotating device that was idle the slot's clock starts when its first request completes:
 //!     the way to the queue's area is nobody's service, and whoever is served more often in a row
 //!     would pay for it less often.
-//! 13. The device holds at most what it moves in half a timeout, and requests are merged up to a
-//!     fifth of one: what is longer would be a slot that nobody decided on.
+//! 13. The device holds at most what it moves in 4 ms, or 512 KiB if that is more; requests are
+//!     merged up to a fifth of one: what is there cannot be scheduled any more.
 //! 14. The peak rate counts a long request as one sample per 128 KiB, and measures idleness from the
 //!     last completion; else slow disks with merged requests are never measured.
 //! 15. An overdue wait counts as ended when it was due, not when somebody noticed.

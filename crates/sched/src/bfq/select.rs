@@ -132,10 +132,11 @@ impl Bfq {
 
     /// Returns whether the device has enough to do without this request.
     ///
-    /// What is at the device can no longer be scheduled: with more there than it can do in a slot,
-    /// slots would mean nothing. So it holds at most what it moves in half a timeout.
+    /// What is at the device can no longer be scheduled, and where it queues in the kernel, large
+    /// requests of one file were seen to starve those of another for seconds. So it holds at most
+    /// what it moves in a thirty-second part of the timeout, about 4 ms.
     fn device_is_full(&self, tag: Tag) -> bool {
-        let most = (self.rate.budget(self.tunables.timeout_sync) / 2).max(DEVICE_SECTORS_MIN);
+        let most = (self.rate.budget(self.tunables.timeout_sync) / 32).max(DEVICE_SECTORS_MIN);
         let nr_sectors = u64::from(self.table.get(tag).nr_sectors);
         self.device_sectors > 0 && self.device_sectors + nr_sectors > most
     }
