@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot set its scene has failed")]
 
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use evenkeel_bench::client::IoOp;
@@ -9,8 +10,12 @@ use evenkeel_bench::client::load::Shape;
 use evenkeel_bench::process::build_evenkeel;
 use evenkeel_bench::shares::{SharesOptions, random, run, sequential};
 
+/// One measurement at a time: two would share the machine, and weights say nothing about that.
+static ALONE: Mutex<()> = Mutex::new(());
+
 /// Measures reads with weights 100 and 300 for `seconds` and compares the ratio with 3.
 fn assert_three_to_one(name: &str, model: &str, loads: Vec<Shape>, seconds: u64, visitor: bool) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("shares-{name}"));
     let _absent = std::fs::remove_dir_all(&dir);
     let evenkeel = build_evenkeel().unwrap();
