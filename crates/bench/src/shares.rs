@@ -57,7 +57,7 @@ impl SharesOptions {
     ///
     /// Raising is off: it ends at another moment for each queue, and this is about weights.
     #[must_use]
-    pub fn new(evenkeel: PathBuf, dir: PathBuf, model: Option<String>) -> Self {
+    pub fn new(evenkeel: PathBuf, dir: &Path, model: Option<String>) -> Self {
         // Sparse behind a model, where only distances count; written in full on a real disk.
         let image_bytes = if model.is_some() { 8 << 30 } else { 1 << 30 };
         // Images of different sizes, so in folders of their own.

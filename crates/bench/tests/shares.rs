@@ -19,7 +19,7 @@ fn assert_three_to_one(name: &str, model: &str, loads: Vec<Shape>, seconds: u64,
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("shares-{name}"));
     let _absent = std::fs::remove_dir_all(&dir);
     let evenkeel = build_evenkeel().unwrap();
-    let mut options = SharesOptions::new(evenkeel, dir.clone(), Some(model.to_owned()));
+    let mut options = SharesOptions::new(evenkeel, &dir, Some(model.to_owned()));
     options.loads = loads;
     options.duration = Duration::from_secs(seconds);
     options.visitor = visitor;

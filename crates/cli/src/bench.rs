@@ -30,7 +30,7 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome<()> {
             show(format, &report, |_| report.table())
         }
         Bench::Shares { dir, model, visitor } => {
-            let mut options = shares::SharesOptions::new(evenkeel, dir.clone(), model.clone());
+            let mut options = shares::SharesOptions::new(evenkeel, dir, model.clone());
             options.visitor = *visitor;
             let report = shares::run(&options, &mut progress).map_err(Failure::Work)?;
             show(format, &report, table)
