@@ -124,7 +124,7 @@ impl Default for Transfer {
 }
 
 impl Transfer {
-    /// Starts over with a command; [`gather`](Self::gather) adds its memory.
+    /// Starts over with a command; its memory is added part by part.
     fn begin(&mut self, command: &Command) {
         let stage = match command.op {
             DeviceOp::Read => Stage::Read,
