@@ -303,7 +303,8 @@ impl Worker {
             self.finish(now, order.tag);
             return Ok(());
         }
-        self.slots.send(&mut self.ring, order.tag)
+        self.slots.send(&mut self.ring, order.tag)?;
+        self.ring.submit_block(self.engine.in_flight())
     }
 
     fn reap_model(&mut self, now: Nanos) {
