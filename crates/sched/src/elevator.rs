@@ -11,8 +11,8 @@ use crate::kyber::{Kyber, KyberTunables};
 use crate::merge::MergeLimits;
 use crate::noop::Noop;
 use crate::{
-    GroupId, GroupReport, Insertion, Nanos, Next, Priority, QueueId, Request, Scheduler, Tag,
-    Weight,
+    GroupId, GroupReport, GroupStats, Insertion, Nanos, Next, Priority, QueueId, Request,
+    Scheduler, Tag, Weight,
 };
 
 /// The name of an elevator.
@@ -234,6 +234,10 @@ impl Scheduler for Elevator {
 
     fn group_report(&self, group: GroupId) -> GroupReport {
         each!(&self.0, inner => inner.group_report(group))
+    }
+
+    fn group_stats(&self, group: GroupId) -> Option<GroupStats> {
+        each!(&self.0, inner => inner.group_stats(group))
     }
 
     fn check_invariants(&self) {

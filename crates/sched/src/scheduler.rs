@@ -1,6 +1,6 @@
 //! The contract between the engine and every elevator.
 
-use crate::{Nanos, Priority, Request, Tag, Weight};
+use crate::{GroupStats, Nanos, Priority, Request, Tag, Weight};
 
 /// Names a queue, the leaf of the scheduling tree: what comes closest to one application.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -106,6 +106,11 @@ pub trait Scheduler {
 
     /// Returns the figures of a group.
     fn group_report(&self, group: GroupId) -> GroupReport;
+
+    /// Returns the statistics of a group, or nothing from an elevator that keeps none.
+    fn group_stats(&self, _group: GroupId) -> Option<GroupStats> {
+        None
+    }
 
     /// Panics if the state contradicts itself. For tests and the simulator; O(everything).
     fn check_invariants(&self);

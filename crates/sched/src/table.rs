@@ -50,6 +50,16 @@ impl Flavour {
         self.0 >> 1 != 0
     }
 
+    /// Returns what the request does: 0 reads, 1 writes, 2 discards or writes zeroes.
+    #[inline]
+    pub(crate) const fn kind(self) -> usize {
+        match self.0 >> 1 {
+            0 => 0,
+            1 => 1,
+            _ => 2,
+        }
+    }
+
     #[inline]
     pub(crate) const fn sync(self) -> bool {
         self.0 & 1 != 0

@@ -19,8 +19,9 @@ fn insert(bfq: &mut Bfq, now: Nanos, tag: u32, queue: QueueId, pos: u64) {
 /// Two queues of different groups; the first has had one request served and completed at the
 /// returned time, the second has one waiting.
 fn one_served(tunables: BfqTunables, rotational: bool) -> (Bfq, Nanos, [QueueId; 2]) {
-    let mut now = Nanos::ORIGIN;
-    let mut bfq = Bfq::new(now, tunables, MergeLimits::default(), rotational);
+    let mut bfq = Bfq::new(Nanos::ORIGIN, tunables, MergeLimits::default(), rotational);
+    // Long enough that a queue without a past counts as new.
+    let mut now = Nanos::ORIGIN + Nanos::from_secs(3);
     let groups = [1, 2].map(|_| bfq.add_group(now, GroupId::ROOT, evenkeel_sched::Weight::MAX));
     let queues = groups.map(|group| bfq.add_queue(now, group, Priority::default(), true));
     insert(&mut bfq, now, 0, queues[0], 0);

@@ -5,9 +5,27 @@ mod bfq_world;
 
 use bfq_world::Random;
 use evenkeel_sched::{
-    Bfq, BfqTunables, Class, GroupId, MergeLimits, Nanos, Next, Op, Priority, QueueId, Request,
-    Scheduler, Tag, Weight,
+    Bfq, BfqTunables, Class, GroupId, MergeLimits, Nanos, Next, Op, Priority, QueueId, Queueing,
+    Request, Scheduler, Tag, Weight,
 };
+
+fn tunables(random: &mut Random) -> BfqTunables {
+    let ms = Nanos::from_millis;
+    let queueing = [Queueing::Yes, Queueing::No, Queueing::Auto];
+    let tunables = BfqTunables {
+        slice_idle: ms(if random.below(4) == 0 { 0 } else { 8 }),
+        strict_guarantees: random.below(5) == 0,
+        low_latency: random.below(4) != 0,
+        queueing: queueing[usize::try_from(random.below(3)).unwrap()],
+        max_budget_sectors: if random.below(3) == 0 { 64 } else { 0 },
+        large_burst_thresh: if random.below(3) == 0 { 3 } else { 8 },
+        wr_max_softrt_rate: if random.below(4) == 0 { 0 } else { 7000 },
+        wr_rt_coeff: if random.below(2) == 0 { 30 } else { 3000 },
+        ..BfqTunables::default()
+    };
+    assert_eq!(tunables.validate(), Ok(()));
+    tunables
+}
 
 struct History {
     bfq: Bfq,
@@ -27,15 +45,7 @@ struct History {
 impl History {
     fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let tunables = BfqTunables {
-            slice_idle: Nanos::from_millis(if random.below(4) == 0 { 0 } else { 8 }),
-            strict_guarantees: random.below(5) == 0,
-            low_latency: random.below(4) != 0,
-            queueing: random.below(2) == 0,
-            max_budget_sectors: if random.below(3) == 0 { 64 } else { 0 },
-            ..BfqTunables::default()
-        };
-        assert_eq!(tunables.validate(), Ok(()));
+        let tunables = tunables(&mut random);
         let rotational = random.below(2) == 0;
         let merge = MergeLimits { max_sectors: 64, max_segments: 8 };
         Self {
@@ -79,8 +89,8 @@ impl History {
                 self.bfq.set_weight(self.now, self.groups[at], weight);
             }
             4 if self.random.below(20) == 0 => {
-                let on = self.random.below(2) == 0;
-                self.bfq.set_low_latency(on);
+                let tunables = tunables(&mut self.random);
+                assert_eq!(self.bfq.set_tunables(self.now, tunables), Ok(()));
             }
             5..=12 if !self.queues.is_empty() && !self.free.is_empty() => self.insert(),
             13..=16 if !self.in_flight.is_empty() => {

@@ -123,7 +123,8 @@ fn switching_raises_off_ends_them_all() {
     world.clients.push(Client::new(queue, 2, 8, true));
     world.run_for(Nanos::from_millis(50));
     assert!(world.bfq.group_report(group).raised);
-    world.bfq.set_low_latency(false);
+    let off = BfqTunables { low_latency: false, ..BfqTunables::default() };
+    assert_eq!(world.bfq.set_tunables(world.now, off), Ok(()));
     assert!(!world.bfq.group_report(group).raised);
     world.bfq.check_invariants();
     world.run_for(Nanos::from_secs(5));

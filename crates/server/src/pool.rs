@@ -8,6 +8,7 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 
 use evenkeel_engine::{EngineConfig, SECTOR_BYTES};
+use evenkeel_sched::Queueing;
 use evenkeel_wire::status::{DiskStatus, PoolStatus};
 
 use crate::backend::{Backend, LOCK_PATIENCE, OpenError};
@@ -100,7 +101,7 @@ impl Pool {
             .collect();
         let mut elevator = plan.elevator.clone();
         elevator.rotational = rotational;
-        elevator.bfq.queueing = depth > 1;
+        elevator.bfq.queueing = if depth > 1 { Queueing::Yes } else { Queueing::No };
         let kind = elevator.kind;
         let worker_plan = worker::Plan {
             engine: EngineConfig { elevator, depth },

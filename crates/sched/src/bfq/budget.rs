@@ -38,6 +38,14 @@ impl Limits {
         Self { max, assigned: 0, set_by_operator: set != 0 }
     }
 
+    /// Lets the operator set the maximum, or leave it to the device's speed again if zero.
+    pub(super) fn set(&mut self, set: u32) {
+        self.set_by_operator = set != 0;
+        if self.set_by_operator {
+            self.max = u64::from(set);
+        }
+    }
+
     /// Takes over a new automatic maximum unless the operator has set one.
     pub(super) fn retune(&mut self, automatic: u64) {
         if !self.set_by_operator {

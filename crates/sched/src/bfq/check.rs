@@ -1,7 +1,9 @@
 //! What must hold of queues, groups and counts after every call.
 
 use super::Bfq;
+use super::burst::InBurst;
 use super::queue::Queue;
+use super::raise::WrKind;
 use crate::{Class, GroupId};
 
 impl Bfq {
@@ -49,12 +51,31 @@ impl Bfq {
             let below = self.used().filter(|queue| self.is_within(queue.group, GroupId(id)));
             let raised = below.filter(|queue| queue.busy && queue.raise.is_on()).count();
             assert_eq!(raised, group.raised as usize, "raised queues are counted up to the root");
+            let below = self.used().filter(|queue| self.is_within(queue.group, GroupId(id)));
+            let soft_rt =
+                below.filter(|queue| queue.busy && queue.raise.kind == WrKind::SoftRt).count();
+            assert_eq!(soft_rt, group.soft_rt as usize, "soft real-time queues are counted, too");
             if id != GroupId::ROOT.0 {
-                let coeff = if raised > 0 { self.tunables.wr_coeff } else { 1 };
+                let coeff = self.group_coeff(id);
                 assert_eq!(self.engine.coeff_wanted(group.node), coeff, "a raise goes up");
             }
+            self.check_burst(id);
         }
         assert_eq!(pending_groups, self.pending_groups, "groups with pending requests are counted");
+    }
+
+    fn check_burst(&self, group: u32) {
+        let own = || self.used().filter(|queue| queue.group == group);
+        let listed = own().filter(|queue| matches!(queue.in_burst, InBurst::Listed(_))).count();
+        let mut at = self.groups[group as usize].burst.head();
+        let mut linked = 0;
+        while let Some(id) = at {
+            let queue = &self.queues[id as usize];
+            assert!(queue.used && queue.group == group, "a burst lists queues of its group");
+            at = queue.in_burst.before();
+            linked += 1;
+        }
+        assert_eq!(listed, linked, "who is listed in a burst is in its list");
     }
 
     fn check_queue(&self, id: u32, queue: &Queue) {

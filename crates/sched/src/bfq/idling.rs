@@ -28,12 +28,12 @@ impl Bfq {
     /// Returns whether the device reorders on its own and does not rotate: there, waiting for one
     /// queue leaves most of the device unused.
     pub(super) fn is_queueing_flash(&self) -> bool {
-        !self.rotational && self.tunables.queueing
+        !self.rotational && self.queueing
     }
 
     /// Returns whether waiting for this queue gains more throughput than it costs.
     fn idling_boosts(&self, queue: &Queue) -> bool {
-        let (rotational, queueing) = (self.rotational, self.tunables.queueing);
+        let (rotational, queueing) = (self.rotational, self.queueing);
         let sequential = !queue.seek.is_seeky() && queue.bound.is_bound() && queue.short_ttime;
         let boosts = (rotational && !queueing) || ((rotational || !queueing) && sequential);
         boosts && self.wr_busy == 0
@@ -91,11 +91,7 @@ impl Bfq {
 
     fn idle_window(&self, id: u32) -> Nanos {
         let queue = &self.queues[id as usize];
-        // Strict guarantees idle even where the operator has turned idling off.
-        let slice = match self.tunables.slice_idle {
-            Nanos::ZERO => Nanos::from_millis(8),
-            slice => slice,
-        };
+        let slice = self.tunables.slice_idle;
         if self.is_queueing_flash() {
             let mean = queue.think.mean().unwrap_or(IMMEDIATE);
             return slice.min(FLASH_IDLE.max(Nanos(mean.0.saturating_mul(4))));

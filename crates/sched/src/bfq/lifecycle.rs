@@ -11,19 +11,18 @@ impl Bfq {
         let id = request.queue.0;
         let queue = &mut self.queues[id as usize];
         assert!(queue.used && !queue.gone, "nobody inserts into a removed queue");
-        let expire = if request.sync {
-            self.tunables.fifo_expire_sync
-        } else {
-            self.tunables.fifo_expire_async
-        };
         let was_empty = queue.is_empty();
         let rules = self.merge_rules;
-        if let Some(merge) = queue.list.add(&mut self.table, request, now + expire, rules) {
+        if let Some(merge) = queue.list.add(&mut self.table, request, now, rules) {
             queue.seek.continued(request.end());
+            let flavour = self.table.get(merge.into).flavour;
+            self.accounts[queue.group as usize].cell(flavour).merged +=
+                1 + u64::from(merge.absorbed.is_some());
             self.renew_next_after_merge(id, merge);
             return Insertion::Merged(merge.into);
         }
         self.observe(now, request, was_empty);
+        self.review_seeks(now, id);
         let queue = &mut self.queues[id as usize];
         let (before, tag) = (queue.next, Some(request.tag));
         queue.next = self.table.choose(before, tag, self.last_position, self.back_seek);
@@ -107,6 +106,7 @@ impl Bfq {
         let in_time = queue.think.last_end().is_none_or(|end| now <= end + Nanos(3 * slice_idle.0));
         let continues = core::mem::take(&mut queue.paused) && in_time;
         queue.fresh = false;
+        queue.waits_since = now;
         let left = self.engine.budget(queue.node).saturating_sub(queue.spent);
         let target = queue.max_budget;
         let mut budget =
@@ -197,14 +197,17 @@ impl Bfq {
     }
 
     pub(super) fn finish(&mut self, now: Nanos, tag: Tag) {
+        self.observe_depth();
         let record = self.table.complete(tag);
         let id = record.queue.0;
         let (sent, came_first) = (Nanos(record.fifo_time.0 >> 1), record.fifo_time.0 & 1 == 1);
-        let (nr_sectors, is_write) = (record.nr_sectors, record.flavour.is_write());
+        let (nr_sectors, flavour) = (record.nr_sectors, record.flavour);
         // Who came to an empty device may have had company a moment later.
         let alone = came_first && self.table.in_flight() == 0;
-        self.contention.completed(now.since(sent), nr_sectors, is_write, alone);
+        let took = now.since(sent);
+        self.contention.completed(took, nr_sectors, flavour.is_write(), alone);
         self.device_sectors -= u64::from(nr_sectors);
+        self.book_service(self.queues[id as usize].group, flavour, nr_sectors, took);
         let queue = &mut self.queues[id as usize];
         queue.in_flight -= 1;
         queue.think.completed(now);
@@ -257,6 +260,7 @@ impl Bfq {
         if queue.gone && queue.used && !queue.busy && queue.in_flight == 0 {
             queue.used = false;
             self.engine.remove(queue.node);
+            self.leave_burst(id);
             self.free_queues.push(id);
         }
     }

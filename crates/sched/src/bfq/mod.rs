@@ -5,7 +5,9 @@
 //! a queue used, and why it stopped, decides how large its next budget is. A queue that has just
 //! run empty but is expected back at once may be waited for; a queue that is slow because the head
 //! travels pays for time rather than for sectors; and a queue in which something seems to start is
-//! *raised* for a while: it competes with thirty times its weight.
+//! *raised* for a while: it competes with thirty times its weight. So is one that is *soft
+//! real-time*, a player or recorder that needs little but in time, a hundred times more. Queues that
+//! start all together are not: they want to be done soon, not to be first.
 //!
 //! What the device holds can no longer be scheduled, so service is charged when a request is
 //! dispatched. Queues and groups lie in flat arrays, their names are indices; once warm nothing is
@@ -16,11 +18,13 @@
 //! Where this differs from Linux:
 //!
 //! 1. Raising goes up: while a raised queue is busy, every group above it competes with its weight
-//!    times the raise, and when the raise begins those groups are forgiven their lead.
+//!    times the raise, and when the raise begins those groups are forgiven their lead, each at most
+//!    once per `wr_min_idle_time`.
 //! 2. Any real-time or best-effort queue that somebody waits for may be raised, whatever its level,
 //!    since the level is a hint from the guest; idle class and write-back never are.
 //! 3. A queue is fresh, and so interactive, when its first request comes; raises end after their
-//!    time or their sectors.
+//!    time or their sectors. But nobody has been idle for longer than the scheduler exists: a
+//!    restarted daemon, to which all guests come back at once, raises none of them.
 //! 4. Write-back pays its factor only while all queues have equal rights; otherwise everybody pays
 //!    sectors, or time if slow.
 //! 5. On a device that queues by itself and does not rotate, a queue is waited for only if requests
@@ -48,43 +52,67 @@
 //! 14. The peak rate counts a long request as one sample per 128 KiB, and measures idleness from the
 //!     last completion; else slow disks with merged requests are never measured.
 //! 15. An overdue wait counts as ended when it was due, not when somebody noticed.
+//! 16. Whether a batch is soft real-time is judged when its successor comes, from the last
+//!     completion on, in nanoseconds, with a guard that is a tunable; interactive queues are judged
+//!     alike. A batch whose requests are still in flight goes on.
+//! 17. A queue starts, as bursts count it, with its first request and whenever it counts as
+//!     interactive again, since here a queue outlives applications. A burst begins in a group with
+//!     nothing to do, not only on an idle device, and each group counts for itself; so machines that
+//!     start together are all raised, and no burst is hidden by what neighbours do.
+//! 18. Whether the device queues by itself is told; if it is to be detected, then in both
+//!     directions, and what the scheduler itself holds back is no evidence.
+//! 19. Time that passes in one jump while requests wait or are in flight did not pass (see
+//!     [`clock`]).
 //!
-//! Deliberately absent, with room left: soft real-time raising, bursts of new queues, injection,
-//! wakers, merging of queues, limits on slots.
+//! Deliberately absent, with room left: injection, wakers, merging of queues, limits on slots;
+//! raising of write-back.
 //!
 //! Source: P. Valente and F. Checconi, "High Throughput Disk Scheduling with Fair Bandwidth
 //! Distribution", 2010; P. Valente and A. Avanzini, "Evolution of the BFQ Storage-I/O Scheduler",
 //! 2015; Linux documentation, "BFQ (Budget Fair Queueing)".
 
 mod budget;
+mod burst;
 mod check;
+mod clock;
 mod contention;
+mod hwtag;
 mod idling;
+mod iostat;
 mod lifecycle;
 mod queue;
 mod raise;
 mod rate;
 mod select;
+mod softrt;
 mod stats;
+#[cfg(test)]
+mod tests;
 mod tunables;
+mod tune;
 
 use alloc::vec::Vec;
 
 use budget::{ExpireReason, Limits};
+use burst::InBurst;
+use clock::Clock;
 use contention::Contention;
+use hwtag::HwTag;
+use iostat::Account;
 use queue::{Group, Queue};
 use raise::Raise;
 use rate::PeakRate;
+use softrt::Batches;
 use stats::{IoBound, SeekHistory, ThinkTime};
-pub use tunables::{BfqTunables, BfqTunablesError};
+pub use tunables::{BfqTunables, BfqTunablesError, Queueing};
 
 use crate::choose::BackSeek;
 use crate::merge::{MergeLimits, MergeRules};
 use crate::table::{SortList, Table};
 use crate::wf2q::{ROOT, Wf2q};
 use crate::{
-    Class, GroupId, GroupReport, Insertion, Nanos, Next, Priority, QueueId, Request, Scheduler,
-    Tag, Weight,
+    Class, GroupId, GroupReport, GroupStats, Insertion, Nanos, Next, Priority, QueueId, Request,
+    Scheduler, Tag, Weight,
 };
 
 /// Longest time that the idle class waits while others of its group are served.
@@ -109,8 +137,15 @@ struct SlotTimes {
 /// The scheduler; see the module.
 #[derive(Clone, Debug)]
 pub struct Bfq {
+    /// In force, see [`BfqTunables::in_force`].
     tunables: BfqTunables,
+    clock: Clock,
+    /// When the scheduler came into being: what was before, nobody knows.
+    began: Nanos,
     rotational: bool,
+    /// Whether the device queues by itself, as told or as detected.
+    queueing: bool,
+    hw_tag: HwTag,
     /// As configured; what is in force follows from the device's speed as well.
     merge: MergeLimits,
     merge_rules: MergeRules,
@@ -121,6 +156,8 @@ pub struct Bfq {
     free_queues: Vec<u32>,
     groups: Vec<Group>,
     free_groups: Vec<u32>,
+    /// The books of each group.
+    accounts: Vec<Account>,
     /// The queue that each leaf of the engine stands for.
     owners: Vec<u32>,
     /// The queue in service.
@@ -150,22 +187,24 @@ impl Bfq {
     /// (see [`BfqTunables::validate`]).
     #[must_use]
     pub fn new(now: Nanos, tunables: BfqTunables, merge: MergeLimits, rotational: bool) -> Self {
-        let root = Group { node: ROOT, parent: ROOT, used: true, pending: 0, raised: 0 };
+        let tunables = tunables.in_force();
         Self {
             tunables,
+            clock: Clock::new(now),
+            began: now,
             rotational,
+            queueing: tunables.queueing != Queueing::No,
+            hw_tag: HwTag::NEW,
             merge,
             merge_rules: MergeRules { limits: merge, front: true },
-            back_seek: BackSeek {
-                max_sectors: u64::from(tunables.back_seek_max_kib) * 2,
-                penalty: tunables.back_seek_penalty,
-            },
+            back_seek: tunables.back_seek(),
             table: Table::default(),
             engine: Wf2q::new(IDLE_GUARANTEE),
             queues: Vec::new(),
             free_queues: Vec::new(),
-            groups: Vec::from([root]),
+            groups: Vec::from([Group::new(ROOT, ROOT)]),
             free_groups: Vec::new(),
+            accounts: Vec::from([Account::default()]),
             owners: Vec::new(),
             holder: None,
             slot: SlotTimes::default(),
@@ -187,14 +226,18 @@ impl Bfq {
         &self.tunables
     }
 
-    /// Turns the raising of interactive queues on or off; off ends all raises.
-    pub fn set_low_latency(&mut self, low_latency: bool) {
-        self.tunables.low_latency = low_latency;
-        if !low_latency {
-            for id in (0..).take(self.queues.len()) {
-                self.end_raise(id);
-            }
+    /// Returns the instant, in own time, at which [`dispatch`](Scheduler::dispatch) must be asked
+    /// again even if nothing else happens.
+    fn deadline(&self) -> Option<Nanos> {
+        let queue = &self.queues[self.holder? as usize];
+        if self.table.waiting() == 0 || !queue.is_empty() {
+            return None;
         }
+        // With nothing waited for, the queue has requests in flight, and may keep the device until
+        // its slot ends.
+        self.slot
+            .idle_until
+            .or_else(|| (!self.tunables.strict_guarantees).then_some(self.slot.ends))
     }
 
     fn busy_total(&self) -> u32 {
@@ -236,6 +279,9 @@ impl Bfq {
             seek: SeekHistory::default(),
             bound: IoBound::new(now),
             raise: Raise::default(),
+            batches: Batches::default(),
+            waits_since: now,
+            in_burst: InBurst::No,
         }
     }
 }
@@ -243,18 +289,22 @@ impl Bfq {
 impl Scheduler for Bfq {
     fn add_group(&mut self, _now: Nanos, parent: GroupId, weight: Weight) -> GroupId {
         let node = self.engine.add_group(self.group(parent).node, weight);
-        let group = Group { node, parent: parent.0, used: true, pending: 0, raised: 0 };
-        if let Some(id) = self.free_groups.pop() {
+        let group = Group::new(node, parent.0);
+        let id = if let Some(id) = self.free_groups.pop() {
             self.groups[id as usize] = group;
-            return GroupId(id);
-        }
-        self.groups.push(group);
-        GroupId(u32::try_from(self.groups.len() - 1).expect("fewer than 2^32 groups"))
+            id
+        } else {
+            self.groups.push(group);
+            u32::try_from(self.groups.len() - 1).expect("fewer than 2^32 groups")
+        };
+        self.open_account(id);
+        GroupId(id)
     }
 
     fn remove_group(&mut self, _now: Nanos, group: GroupId) {
         assert!(group != GroupId::ROOT, "the root stays");
         self.engine.remove(self.group(group).node);
+        self.close_account(group.0);
         self.groups[group.0 as usize].used = false;
         self.free_groups.push(group.0);
     }
@@ -266,6 +316,7 @@ impl Scheduler for Bfq {
 
     fn add_queue(&mut self, now: Nanos, group: GroupId, priority: Priority, sync: bool) -> QueueId {
         assert!(self.group(group).used, "the group exists");
+        let now = self.inside(now);
         let queue = self.new_queue(now, group.0, priority, sync);
         let node = queue.node as usize;
         let id = if let Some(id) = self.free_queues.pop() {
@@ -283,34 +334,31 @@ impl Scheduler for Bfq {
     }
 
     fn remove_queue(&mut self, now: Nanos, queue: QueueId) {
+        let now = self.inside(now);
         self.retire_queue(now, queue.0);
     }
 
     #[inline]
     fn insert(&mut self, now: Nanos, request: Request) -> Insertion {
+        let now = self.inside(now);
         self.arrive(now, &request)
     }
 
     #[inline]
     fn dispatch(&mut self, now: Nanos) -> Next {
-        self.choose_next(now)
+        let now = self.inside(now);
+        let next = self.choose_next(now);
+        self.outward(next)
     }
 
     #[inline]
     fn complete(&mut self, now: Nanos, tag: Tag) {
+        let now = self.inside(now);
         self.finish(now, tag);
     }
 
     fn next_deadline(&self) -> Option<Nanos> {
-        let queue = &self.queues[self.holder? as usize];
-        if self.table.waiting() == 0 || !queue.is_empty() {
-            return None;
-        }
-        // With nothing waited for, the queue has requests in flight, and may keep the device until
-        // its slot ends.
-        self.slot
-            .idle_until
-            .or_else(|| (!self.tunables.strict_guarantees).then_some(self.slot.ends))
+        self.deadline().map(|at| self.clock.outside(at))
     }
 
     fn next_part(&self, tag: Tag) -> Option<Tag> {
@@ -337,6 +385,11 @@ impl Scheduler for Bfq {
             queued: self.queues.iter().filter(below).map(|queue| queue.list.len()).sum(),
             raised: raised > 0,
         }
+    }
+
+    fn group_stats(&self, group: GroupId) -> Option<GroupStats> {
+        assert!(self.group(group).used, "the group exists");
+        Some(self.stats_of(group))
     }
 
     fn check_invariants(&self) {

@@ -1,6 +1,8 @@
 //! What is known of one queue and of one group.
 
+use super::burst::{Burst, InBurst};
 use super::raise::Raise;
+use super::softrt::Batches;
 use super::stats::{IoBound, SeekHistory, ThinkTime};
 use crate::table::SortList;
 use crate::wf2q::Node;
@@ -46,6 +48,10 @@ pub(super) struct Queue {
     pub(super) seek: SeekHistory,
     pub(super) bound: IoBound,
     pub(super) raise: Raise,
+    pub(super) batches: Batches,
+    /// Since when it waits for the device, while it does.
+    pub(super) waits_since: Nanos,
+    pub(super) in_burst: InBurst,
 }
 
 impl Queue {
@@ -64,4 +70,24 @@ pub(super) struct Group {
     pub(super) pending: u32,
     /// How many raised queues are busy in it and below.
     pub(super) raised: u32,
+    /// How many of those are soft real-time.
+    pub(super) soft_rt: u32,
+    /// When its lead over others was forgiven last.
+    pub(super) forgiven: Option<Nanos>,
+    pub(super) burst: Burst,
+}
+
+impl Group {
+    pub(super) fn new(node: Node, parent: u32) -> Self {
+        Self {
+            node,
+            parent,
+            used: true,
+            pending: 0,
+            raised: 0,
+            soft_rt: 0,
+            forgiven: None,
+            burst: Burst::NONE,
+        }
+    }
 }

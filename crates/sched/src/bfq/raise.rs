@@ -1,10 +1,13 @@
-//! Raising: a queue in which an application seems to start is served at once.
+//! Raising: a queue in which an application seems to start, or that is soft real-time, is served at
+//! once.
 //!
 //! While a queue is raised, so is every group above it, as long as the queue is busy: otherwise an
 //! application that starts in a VM would get that VM's plain share against other VMs.
 
 use super::Bfq;
+use super::burst::{BURST_EXIT, InBurst};
 use super::queue::Queue;
+use super::softrt::SoftRtRules;
 use crate::{Class, GroupId, Nanos};
 
 /// Why a queue is raised.
@@ -15,6 +18,8 @@ pub(super) enum WrKind {
     None,
     /// Something starts there, or somebody works with it.
     Interactive,
+    /// It needs little, but in time.
+    SoftRt,
 }
 
 /// The raise of one queue.
@@ -23,6 +28,8 @@ pub(super) struct Raise {
     pub(super) kind: WrKind,
     began: Nanos,
     lasts: Nanos,
+    /// When the interactive raise began that a soft real-time one has replaced.
+    interactive_since: Option<Nanos>,
     /// Charged since the raise began, in sectors.
     pub(super) service: u64,
 }
@@ -30,10 +37,6 @@ pub(super) struct Raise {
 impl Raise {
     pub(super) fn is_on(&self) -> bool {
         self.kind != WrKind::None
-    }
-
-    fn is_over(&self, now: Nanos, most_service: u32) -> bool {
-        now > self.began + self.lasts || self.service > u64::from(most_service)
     }
 }
 
@@ -43,85 +46,235 @@ impl Queue {
         self.sync && self.class != Class::Idle
     }
 
-    /// Returns whether a request that arrives now ends a long inactivity. A queue without a past
-    /// counts as inactive for ever.
-    fn is_back_after_long(&self, now: Nanos, pause: Nanos) -> bool {
-        self.in_flight == 0 && self.idle_since.is_none_or(|since| now > since + pause)
+    /// Returns whether a request that arrives now ends an inactivity of more than `pause`. A queue
+    /// without a past has been inactive since its scheduler `began`, as far as anybody knows.
+    fn is_back_after(&self, now: Nanos, pause: Nanos, began: Nanos) -> bool {
+        self.in_flight == 0 && now > self.idle_since.unwrap_or(began) + pause
     }
 }
 
 impl Bfq {
     /// Decides about the raise of a queue that turns busy; returns whether one begins.
     pub(super) fn review_raise(&mut self, now: Nanos, id: u32) -> bool {
-        let lasts = self.rate.wr_duration();
-        let pause = self.tunables.wr_min_idle_time;
+        let (pause, began) = (self.tunables.wr_min_idle_time, self.began);
+        let rules = SoftRtRules::new(&self.tunables);
         let queue = &mut self.queues[id as usize];
-        let is_interactive = self.tunables.low_latency
-            && queue.is_raisable()
-            && queue.is_back_after_long(now, pause);
-        if !is_interactive {
+        let is_late =
+            queue.in_flight == 0 && queue.batches.next(now, queue.think.last_end(), rules);
+        if !self.tunables.low_latency || !queue.is_raisable() {
             return false;
         }
-        let begins = !queue.raise.is_on();
-        // Sectors are counted from the first raise on, so that pauses do not prolong it for ever.
-        let service = if begins { 0 } else { queue.raise.service };
-        queue.raise = Raise { kind: WrKind::Interactive, began: now, lasts, service };
-        if begins {
-            let (node, mut group) = (queue.node, queue.group);
-            self.engine.set_coeff(node, self.tunables.wr_coeff);
-            self.engine.forgive(node);
-            while group != GroupId::ROOT.0 {
-                let at = &self.groups[group as usize];
-                self.engine.forgive(at.node);
-                group = at.parent;
+        let is_back = queue.is_back_after(now, pause, began);
+        let is_isochronous = is_late && !queue.seek.is_totally_seeky();
+        if is_back {
+            if queue.is_back_after(now, BURST_EXIT, began) {
+                self.leave_burst(id);
             }
-            self.recount_weight(id);
+            self.note_start(now, id);
         }
+        if self.queues[id as usize].in_burst == InBurst::Large {
+            self.end_raise(now, id);
+            return false;
+        }
+        if is_back {
+            self.raise(now, id, WrKind::Interactive)
+        } else if is_isochronous {
+            self.raise(now, id, WrKind::SoftRt)
+        } else {
+            false
+        }
+    }
+
+    /// Raises a queue, or renews its raise; returns whether it was not raised before.
+    fn raise(&mut self, now: Nanos, id: u32, kind: WrKind) -> bool {
+        let lasts = match kind {
+            WrKind::SoftRt => self.tunables.wr_rt_max_time,
+            _ => self.wr_duration(),
+        };
+        let raise = &mut self.queues[id as usize].raise;
+        let begins = !raise.is_on();
+        raise.interactive_since = match (kind, raise.kind) {
+            (WrKind::SoftRt, WrKind::Interactive) => Some(raise.began),
+            (WrKind::SoftRt, WrKind::SoftRt) => raise.interactive_since,
+            _ => None,
+        };
+        (raise.began, raise.lasts) = (now, lasts);
+        if begins {
+            // Sectors are counted from the first raise on, so that pauses do not prolong it for
+            // ever.
+            raise.service = 0;
+            self.forgive(now, id);
+        }
+        self.set_kind(id, kind);
         begins
+    }
+
+    /// Forgives a queue its lead over others, and each group above it that was not forgiven
+    /// lately: else a guest that has its queues raised by turns would have no share to keep to.
+    fn forgive(&mut self, now: Nanos, id: u32) {
+        let queue = &self.queues[id as usize];
+        self.engine.forgive(queue.node);
+        let mut group = queue.group;
+        while group != GroupId::ROOT.0 {
+            let at = &mut self.groups[group as usize];
+            if at.forgiven.is_none_or(|last| now > last + self.tunables.wr_min_idle_time) {
+                at.forgiven = Some(now);
+                self.engine.forgive(at.node);
+            }
+            group = at.parent;
+        }
     }
 
     /// Ends the raise of the queue in service if its time or its sectors are used up.
     pub(super) fn review_raise_in_service(&mut self, now: Nanos, id: u32) {
-        let queue = &self.queues[id as usize];
-        if queue.raise.is_on() && queue.raise.is_over(now, self.tunables.wr_max_service_sectors) {
-            self.end_raise(id);
+        let Queue { raise, in_burst, .. } = &self.queues[id as usize];
+        let before = raise.kind;
+        if before == WrKind::None {
+            return;
+        }
+        if *in_burst == InBurst::Large {
+            self.end_raise(now, id);
+        } else if now > raise.began + raise.lasts {
+            self.lapse(now, id);
+        }
+        let raise = &self.queues[id as usize].raise;
+        let most = u64::from(self.tunables.wr_max_service_sectors);
+        if raise.kind == WrKind::Interactive && raise.service > most {
+            self.end_raise(now, id);
+        }
+        if self.queues[id as usize].raise.kind != before {
             self.engine.settle_weights(self.queues[id as usize].node);
         }
     }
 
+    /// Ends the soft real-time raise of a queue that turns out to seek all the time.
+    pub(super) fn review_seeks(&mut self, now: Nanos, id: u32) {
+        let queue = &self.queues[id as usize];
+        if queue.raise.kind == WrKind::SoftRt && queue.seek.is_totally_seeky() {
+            self.lapse(now, id);
+        }
+    }
+
+    /// Ends a raise whose time is over. What a soft real-time raise replaced goes on as long as it
+    /// would have lasted.
+    pub(super) fn lapse(&mut self, now: Nanos, id: u32) {
+        let lasts = self.wr_duration();
+        let raise = &mut self.queues[id as usize].raise;
+        let Some(since) = raise.interactive_since.filter(|&since| now <= since + lasts) else {
+            self.end_raise(now, id);
+            return;
+        };
+        (raise.began, raise.lasts) = (since, lasts);
+        raise.interactive_since = None;
+        self.set_kind(id, WrKind::Interactive);
+    }
+
     /// Ends the raise of a queue; the weights return when they are next used.
-    pub(super) fn end_raise(&mut self, id: u32) {
+    pub(super) fn end_raise(&mut self, now: Nanos, id: u32) {
         let queue = &mut self.queues[id as usize];
-        if !queue.raise.is_on() {
+        if queue.raise.kind == WrKind::Interactive {
+            queue.batches.forgive(now);
+        }
+        queue.raise.interactive_since = None;
+        self.set_kind(id, WrKind::None);
+    }
+
+    fn set_kind(&mut self, id: u32, kind: WrKind) {
+        let queue = &self.queues[id as usize];
+        let (before, is_busy) = (queue.raise.kind, queue.busy);
+        if before == kind {
             return;
         }
-        queue.raise.kind = WrKind::None;
-        let (node, is_busy) = (queue.node, queue.busy);
-        self.engine.set_coeff(node, 1);
-        if is_busy {
+        if is_busy && before != WrKind::None {
             self.count_raised(id, false);
+        }
+        self.queues[id as usize].raise.kind = kind;
+        self.engine.set_coeff(self.queues[id as usize].node, self.coeff(id));
+        if is_busy && kind != WrKind::None {
+            self.count_raised(id, true);
         }
         self.recount_weight(id);
     }
 
     /// Counts a queue in or out of the raised busy ones, up to the root.
     pub(super) fn count_raised(&mut self, id: u32, comes: bool) {
-        let mut group = self.queues[id as usize].group;
+        let Queue { raise, mut group, .. } = self.queues[id as usize];
+        let soft = u32::from(raise.kind == WrKind::SoftRt);
         self.wr_busy = if comes { self.wr_busy + 1 } else { self.wr_busy - 1 };
         loop {
             let at = &mut self.groups[group as usize];
-            at.raised = if comes { at.raised + 1 } else { at.raised - 1 };
+            (at.raised, at.soft_rt) = if comes {
+                (at.raised + 1, at.soft_rt + soft)
+            } else {
+                (at.raised - 1, at.soft_rt - soft)
+            };
             if group == GroupId::ROOT.0 {
                 return;
             }
-            let coeff = if at.raised > 0 { self.tunables.wr_coeff } else { 1 };
-            self.engine.set_coeff(at.node, coeff);
-            group = at.parent;
+            let (node, parent) = (at.node, at.parent);
+            self.engine.set_coeff(node, self.group_coeff(group));
+            group = parent;
+        }
+    }
+
+    /// Gives a soft real-time queue that begins its slot back the time for which it waited for it:
+    /// only service counts as raised time.
+    pub(super) fn excuse_wait(&mut self, now: Nanos, id: u32) {
+        let Queue { raise, waits_since, .. } = &mut self.queues[id as usize];
+        if raise.kind == WrKind::SoftRt {
+            raise.began += now.since(raise.began.max(*waits_since));
+        }
+    }
+
+    /// Puts other factors in force, after the tunables have changed.
+    pub(super) fn renew_coeffs(&mut self) {
+        for id in (0..).take(self.queues.len()) {
+            let queue = &self.queues[id as usize];
+            if queue.used {
+                self.engine.set_coeff(queue.node, self.coeff(id));
+            }
+        }
+        for id in (1..).take(self.groups.len() - 1) {
+            let group = &self.groups[id as usize];
+            if group.used {
+                self.engine.set_coeff(group.node, self.group_coeff(id));
+            }
+        }
+    }
+
+    /// Returns how long an interactive raise lasts.
+    fn wr_duration(&self) -> Nanos {
+        match self.tunables.wr_max_time {
+            Nanos::ZERO => self.rate.wr_duration(),
+            set => set,
         }
     }
 
     /// Returns the factor by which a queue is raised, 1 if it is not.
     pub(super) fn coeff(&self, id: u32) -> u16 {
-        if self.queues[id as usize].raise.is_on() { self.tunables.wr_coeff } else { 1 }
+        match self.queues[id as usize].raise.kind {
+            WrKind::None => 1,
+            WrKind::Interactive => self.tunables.wr_coeff,
+            WrKind::SoftRt => self.tunables.wr_rt_coeff,
+        }
+    }
+
+    /// Returns the factor by which a group is raised: that of the queue in it that is raised most.
+    pub(super) fn group_coeff(&self, group: u32) -> u16 {
+        let group = &self.groups[group as usize];
+        match (group.raised, group.soft_rt) {
+            (0, _) => 1,
+            (_, 0) => self.tunables.wr_coeff,
+            _ => self.tunables.wr_rt_coeff,
+        }
+    }
+
+    /// Returns how many times the timeout a slot of this queue lasts: a queue in which something
+    /// starts may load it in one go, a soft real-time one has little to do anyway.
+    pub(super) fn slot_factor(&self, id: u32) -> u64 {
+        match self.queues[id as usize].raise.kind {
+            WrKind::Interactive => u64::from(self.tunables.wr_coeff),
+            WrKind::None | WrKind::SoftRt => 1,
+        }
     }
 }

@@ -79,12 +79,13 @@ impl Bfq {
         // While the device works for others, nobody can tell when the head arrives.
         self.slot.is_new = self.rotational && self.table.in_flight() == 0;
         self.start_clock(now, id);
+        self.excuse_wait(now, id);
         true
     }
 
     /// Lets the slot of a queue begin now.
     fn start_clock(&mut self, now: Nanos, id: u32) {
-        let lasts = self.tunables.timeout_sync.0.saturating_mul(u64::from(self.coeff(id)));
+        let lasts = self.tunables.timeout_sync.0.saturating_mul(self.slot_factor(id));
         self.slot.began = now;
         self.slot.ends = now + Nanos(lasts);
     }
@@ -135,7 +136,7 @@ impl Bfq {
     /// What is at the device can no longer be scheduled, and where it queues in the kernel, large
     /// requests of one file were seen to starve those of another for seconds. So it holds at most
     /// what it moves in a thirty-second part of the timeout, about 4 ms.
-    fn device_is_full(&self, tag: Tag) -> bool {
+    pub(super) fn device_is_full(&self, tag: Tag) -> bool {
         let most = (self.rate.budget(self.tunables.timeout_sync) / 32).max(DEVICE_SECTORS_MIN);
         let nr_sectors = u64::from(self.table.get(tag).nr_sectors);
         self.device_sectors > 0 && self.device_sectors + nr_sectors > most
@@ -146,6 +147,7 @@ impl Bfq {
         let cost = self.charge(id, tag);
         let record = self.table.get(tag);
         let (pos, end, nr_sectors) = (record.pos, record.end(), record.nr_sectors);
+        let (flavour, waited) = (record.flavour, now.since(record.fifo_time));
         let seeky = is_seek(self.last_position, pos, nr_sectors, self.rotational);
         let device_busy = self.table.in_flight() > 0;
         if self.rate.dispatched(now, Sample { nr_sectors, seeky, device_busy }) {
@@ -158,14 +160,17 @@ impl Bfq {
         if queue.raise.is_on() {
             queue.raise.service += cost;
         }
+        queue.batches.service += u64::from(nr_sectors);
         queue.in_flight += 1;
         let overdue = if queue.fifo_checked { None } else { queue.list.oldest() };
         queue.fifo_checked = true;
-        let overdue = overdue.filter(|&old| old != tag && now >= self.table.get(old).fifo_time);
+        let overdue = overdue.filter(|&old| old != tag && self.is_overdue(now, old));
+        let queue = &mut self.queues[id as usize];
         queue.next = overdue.or_else(|| queue.list.next_after(&self.table, tag, self.back_seek));
         queue.list.start(&mut self.table, tag);
-        // The time of expiry has served its purpose; the record now carries when the request was
-        // sent, and in the lowest bit whether it found the device empty.
+        self.accounts[queue.group as usize].cell(flavour).wait_time += waited;
+        // When it came is known to the books; the record now carries when the request was sent,
+        // and in the lowest bit whether it found the device empty.
         let sent = Nanos(now.0 << 1 | u64::from(!device_busy));
         self.table.record_mut(tag.0).fifo_time = sent;
         self.review_raise_in_service(now, id);
@@ -173,6 +178,17 @@ impl Bfq {
         if is_idle_class && self.busy_total() > 1 {
             self.expire(now, ExpireReason::BudgetExhausted);
         }
+    }
+
+    /// Returns whether a waiting request is older than it should become.
+    fn is_overdue(&self, now: Nanos, tag: Tag) -> bool {
+        let record = self.table.get(tag);
+        let expire = if record.flavour.sync() {
+            self.tunables.fifo_expire_sync
+        } else {
+            self.tunables.fifo_expire_async
+        };
+        now >= record.fifo_time + expire
     }
 
     /// Takes the device from the queue in service, charges it, sizes its next budget and queues it
@@ -207,6 +223,7 @@ impl Bfq {
         let node = queue.node;
         if !queue.is_empty() || is_kept {
             queue.paused = false;
+            queue.waits_since = now;
             self.engine.expire(node, After::Waits(budget));
             return;
         }

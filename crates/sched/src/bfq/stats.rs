@@ -78,6 +78,11 @@ impl SeekHistory {
     pub(super) fn is_seeky(&self) -> bool {
         self.bits.count_ones() > 19
     }
+
+    /// Returns whether all of the last 32 requests were seeks.
+    pub(super) fn is_totally_seeky(&self) -> bool {
+        self.bits == u32::MAX
+    }
 }
 
 /// Returns whether going from `last` to `pos` is a seek.

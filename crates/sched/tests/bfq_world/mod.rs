@@ -147,8 +147,10 @@ impl World {
         device: Device,
         depth: usize,
     ) -> Self {
+        // The scheduler is older than this world, so that a queue without a past counts as new.
+        let began = Nanos(Nanos::ORIGIN.0 / 2);
         Self {
-            bfq: Bfq::new(Nanos::ORIGIN, tunables, MergeLimits::default(), rotational),
+            bfq: Bfq::new(began, tunables, MergeLimits::default(), rotational),
             now: Nanos::ORIGIN,
             device,
             depth,

@@ -1,0 +1,104 @@
+//! Keeps the books of each group: a few additions per request, sums only when somebody asks.
+
+use super::Bfq;
+use crate::group_stats::{GroupStats, IoReport, IoStats};
+use crate::table::Flavour;
+use crate::{GroupId, Nanos};
+
+/// Statistics by what requests do (read, write, discard) and whether somebody waits for them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Books([[IoStats; 2]; 3]);
+
+impl Books {
+    fn add(&mut self, other: &Self) {
+        for (cells, more) in self.0.iter_mut().zip(&other.0) {
+            for (cell, more) in cells.iter_mut().zip(more) {
+                *cell += *more;
+            }
+        }
+    }
+
+    fn report(&self, queued: u32) -> IoReport {
+        let mut report = IoReport { queued, ..IoReport::default() };
+        let [reads, writes, discards] = &self.0;
+        for (cells, by_kind) in [
+            (reads, &mut report.reads),
+            (writes, &mut report.writes),
+            (discards, &mut report.discards),
+        ] {
+            let [write_back, sync] = *cells;
+            *by_kind += write_back;
+            *by_kind += sync;
+            report.write_back += write_back;
+            report.sync += sync;
+        }
+        report
+    }
+}
+
+/// The books of one group.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Account {
+    own: Books,
+    /// Of the groups that were below it.
+    gone: Books,
+}
+
+impl Account {
+    pub(super) fn cell(&mut self, flavour: Flavour) -> &mut IoStats {
+        &mut self.own.0[flavour.kind()][usize::from(flavour.sync())]
+    }
+}
+
+impl Bfq {
+    /// Books a completed request that was dispatched at `sent`.
+    pub(super) fn book_service(
+        &mut self,
+        group: u32,
+        flavour: Flavour,
+        nr_sectors: u32,
+        took: Nanos,
+    ) {
+        let cell = self.accounts[group as usize].cell(flavour);
+        cell.serviced += 1;
+        cell.sectors += u64::from(nr_sectors);
+        cell.service_time += took;
+    }
+
+    /// Returns the statistics of a group. O(groups and queues).
+    pub(super) fn stats_of(&self, group: GroupId) -> GroupStats {
+        let queued = |is_counted: &dyn Fn(u32) -> bool| {
+            let counted = self.queues.iter().filter(|queue| queue.used && is_counted(queue.group));
+            counted.map(|queue| queue.list.len()).sum()
+        };
+        let is_below = |at: u32| self.is_within(at, group);
+        let mut all = Books::default();
+        for at in (0..).take(self.groups.len()) {
+            if self.groups[at as usize].used && is_below(at) {
+                let account = &self.accounts[at as usize];
+                all.add(&account.own);
+                all.add(&account.gone);
+            }
+        }
+        GroupStats {
+            own: self.accounts[group.0 as usize].own.report(queued(&|at| at == group.0)),
+            recursive: all.report(queued(&is_below)),
+        }
+    }
+
+    /// Opens the books of a new group.
+    pub(super) fn open_account(&mut self, group: u32) {
+        if self.accounts.len() <= group as usize {
+            self.accounts.resize(group as usize + 1, Account::default());
+        }
+        self.accounts[group as usize] = Account::default();
+    }
+
+    /// Closes the books of a group that goes; its parent keeps the sums.
+    pub(super) fn close_account(&mut self, group: u32) {
+        let Account { own, gone } = self.accounts[group as usize];
+        let parent = &mut self.accounts[self.groups[group as usize].parent as usize];
+        parent.gone.add(&own);
+        parent.gone.add(&gone);
+    }
+}
