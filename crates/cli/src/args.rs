@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use evenkeel_wire::{Scheduler, Source, WEIGHT_MAX, check_name, parse_size};
 
+use crate::sim::SimArgs;
+
 #[derive(Debug, Parser)]
 #[command(
     name = "evenkeel",
@@ -33,6 +35,8 @@ pub(crate) enum Command {
     Set(SetArgs),
     /// Measure the scheduler, the data path, the shares, and the start of applications
     Bench(BenchArgs),
+    /// Run experiments in virtual time: real schedulers and engine, modelled devices and guests
+    Sim(SimArgs),
 }
 
 #[derive(Args, Debug)]

@@ -9,6 +9,7 @@ mod connect;
 mod failure;
 mod place;
 mod serve;
+mod sim;
 mod status;
 
 use std::io::{self, Write as _};
@@ -32,6 +33,7 @@ fn run() -> Outcome<()> {
         Command::Connect(args) => connect::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Set(args) => status::set(&args),
+        Command::Sim(args) => sim::run(&args),
         Command::Status(args) => status::run(&args),
     }
 }

@@ -40,10 +40,10 @@ fn run(args: &[&str]) -> (i32, String, String) {
 fn help_and_version_are_answers_not_errors() {
     let (code, out, err) = run(&["--help"]);
     assert_eq!((code, err.as_str()), (0, ""));
-    for word in ["serve", "connect", "status", "set", "bench", "Examples:"] {
+    for word in ["serve", "connect", "status", "set", "bench", "sim", "Examples:"] {
         assert!(out.contains(word), "{word} in {out}");
     }
-    for command in ["serve", "connect", "status", "set"] {
+    for command in ["serve", "connect", "status", "set", "sim"] {
         let (code, out, _) = run(&[command, "--help"]);
         assert_eq!(code, 0);
         assert!(out.contains("Example"), "{command} --help shows an example: {out}");
@@ -202,4 +202,11 @@ fn without_a_daemon_status_and_set_fail_and_say_so() {
         assert_eq!((code, out.as_str()), (1, ""));
         assert!(err.contains(&api) && err.contains("evenkeel serve"), "{err}");
     }
+}
+
+#[test]
+fn the_modelled_devices_are_printed_with_their_parameters() {
+    let (code, out, err) = run(&["sim", "devices"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(out.contains("`hdd`") && out.contains("| `rpm` | 4200 |"), "{out}");
 }
