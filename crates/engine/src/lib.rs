@@ -19,12 +19,14 @@ mod request;
 mod claims;
 mod classify;
 mod disk;
+mod help;
 mod histogram;
 mod slots;
 
 pub use claims::Claims;
 pub use disk::{DiskId, DiskReport, Durations};
 pub use engine::{Engine, EngineConfig};
+pub use help::{Ask, HelpPolicy, HelpReport};
 pub use histogram::Histogram;
 pub use request::{
     Geometry, Malformed, Parsed, RANGE_SECTORS_MAX, RangeKind, Request, SECTOR_BYTES, Shape,

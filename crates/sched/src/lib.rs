@@ -49,6 +49,6 @@ pub use group_stats::{GroupStats, IoReport, IoStats};
 pub use kyber::KyberTunables;
 pub use merge::MergeLimits;
 pub use request::{Class, Op, Priority, Request, Tag};
-pub use scheduler::{GroupId, GroupReport, Insertion, Next, QueueId, Scheduler};
+pub use scheduler::{GroupId, GroupReport, Insertion, Next, QueueId, Scheduler, Urgency};
 pub use tunable::OutOfRange;
 pub use units::{Nanos, Weight, WeightError};

@@ -47,6 +47,18 @@ pub struct GroupReport {
     pub raised: bool,
 }
 
+/// How urgent somebody outside says that a group's requests are.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum Urgency {
+    /// Nothing is said.
+    #[default]
+    None,
+    /// An application starts in it, or somebody works with one.
+    Interactive,
+    /// A player or recorder in it must keep its pace.
+    SoftRealTime,
+}
+
 /// An elevator: decides who is next, and nothing else.
 ///
 /// `now` never lies before the `now` of an earlier call. Every tag given to [`insert`] comes out

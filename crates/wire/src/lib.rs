@@ -1,7 +1,8 @@
-//! What Evenkeel promises to others: the configuration file and the documents of its API.
+//! What Evenkeel promises to others: the configuration file, the documents of its API, and the
+//! messages between daemon and guest.
 //!
-//! [`Config`] is what an operator writes, [`status`] is what the daemon answers. Both are plain
-//! values; nobody but `server::config` turns them into something that runs.
+//! [`Config`] is what an operator writes, [`status`] is what the daemon answers, [`agent`] is what
+//! it says to a guest's agent. All are plain values; nobody but `server::config` turns them into something that runs.
 //!
 //! A configuration is read in two steps, so that an operator sees all mistakes in one run:
 //!
@@ -14,6 +15,7 @@
 //! Deliberately absent: I/O, clocks, and every other room.
 #![forbid(unsafe_code)]
 
+pub mod agent;
 mod check;
 mod config;
 mod problem;

@@ -1,0 +1,425 @@
+//! The agent itself: one thread, asleep unless something happens.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::AsFd as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use evenkeel_wire::agent::{FromGuest, FromHost, Level, VERSION};
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::asking::Asking;
+use crate::channel::{Channel, Way};
+use crate::clock;
+use crate::events::{Event, Events};
+use crate::ioprio::{IoPrio, Raised};
+use crate::procfs::Proc;
+use crate::status::{Listener, Reply, Request, Status, Urgent};
+use crate::watch::{Rules, Watched};
+
+/// Programs that one process begins within [`BURST_WINDOW`] beyond this number are a job, such as
+/// a build or a boot, not something that somebody waits for.
+const BURST_PROGRAMS: usize = 8;
+const BURST_WINDOW: Duration = Duration::from_millis(180);
+
+/// How often `/proc` is looked through without process events, and with them.
+const SCAN_WITHOUT_EVENTS: Duration = Duration::from_millis(100);
+const SCAN_WITH_EVENTS: Duration = Duration::from_secs(10);
+
+/// How often a lost connection is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// How the agent runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    /// The way to the host; none asks for no help.
+    pub(crate) way: Option<Way>,
+    /// Whether I/O priorities are set.
+    pub(crate) priorities: bool,
+    pub(crate) socket: PathBuf,
+}
+
+/// A process that is watched.
+#[derive(Debug)]
+struct Process {
+    name: String,
+    /// Tells it from a later one with the same number.
+    started: u64,
+    watched: Watched,
+    reason: &'static str,
+    next_look: Duration,
+}
+
+struct Agent {
+    options: Options,
+    proc: Proc,
+    rules: Rules,
+    granularity: Duration,
+    events: Result<Events, String>,
+    channel: Result<Channel, String>,
+    next_connect: Duration,
+    next_scan: Duration,
+    processes: HashMap<u32, Process>,
+    /// Latest starts of programs, with the process that began them.
+    starts: VecDeque<(Duration, u32)>,
+    raised: Raised,
+    high: IoPrio,
+    asking: Asking,
+    credit_ms: u64,
+    messages: u64,
+}
+
+/// Runs until it is killed.
+///
+/// # Errors
+///
+/// The status socket cannot be made.
+pub(crate) fn serve(options: &Options) -> anyhow::Result<()> {
+    let listener = Listener::bind(&options.socket)
+        .with_context(|| format!("cannot listen on {}", options.socket.display()))?;
+    let mut agent = Agent::new(options.clone());
+    loop {
+        agent.connect(clock::now());
+        let timeout = agent.next_wakeup(clock::now());
+        agent.sleep(&listener, timeout)?;
+        listener.serve(|pid, request| agent.answer(clock::now(), pid, request));
+        agent.turn(clock::now());
+    }
+}
+
+impl Agent {
+    fn new(options: Options) -> Self {
+        let granularity = clock::granularity();
+        let now = clock::now();
+        let seq = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        let mut agent = Self {
+            options,
+            proc: Proc::new("/proc"),
+            rules: Rules::new(granularity),
+            granularity,
+            events: Events::subscribe().map_err(|error| error.to_string()),
+            channel: Err("not tried yet".to_owned()),
+            next_connect: now,
+            next_scan: now,
+            processes: HashMap::new(),
+            starts: VecDeque::new(),
+            raised: Raised::default(),
+            high: high_priority(),
+            asking: Asking::new(seq),
+            credit_ms: 0,
+            messages: 0,
+        };
+        // Who is there already has started long ago.
+        agent.scan(now, false);
+        agent
+    }
+
+    fn connect(&mut self, now: Duration) {
+        let Some(way) = &self.options.way else { return };
+        if self.channel.is_ok() || now < self.next_connect {
+            return;
+        }
+        self.next_connect = now + RETRY;
+        self.channel = Channel::open(way).map_err(|error| error.to_string());
+        self.asking.connected();
+        self.say_hello();
+    }
+
+    fn say_hello(&mut self) {
+        let agent = env!("CARGO_PKG_VERSION").to_owned();
+        self.send(&FromGuest::Hello { version: VERSION, agent });
+    }
+
+    fn send(&mut self, message: &FromGuest) {
+        let Ok(channel) = &mut self.channel else { return };
+        self.messages += 1;
+        if let Err(error) = channel.send(message) {
+            self.channel = Err(error.to_string());
+            self.asking.connected();
+        }
+    }
+
+    /// Sleeps until something happens, or `timeout` has passed.
+    fn sleep(&mut self, listener: &Listener, timeout: Duration) -> anyhow::Result<()> {
+        let mut fds = vec![PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)];
+        if let Ok(events) = &self.events {
+            fds.push(PollFd::from_borrowed_fd(events.as_fd(), PollFlags::IN));
+        }
+        if let Ok(channel) = &self.channel {
+            fds.push(PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN));
+        }
+        let timeout = timeout.try_into().context("a wait of more than centuries")?;
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno).context("cannot wait"),
+        }
+    }
+
+    fn next_wakeup(&self, now: Duration) -> Duration {
+        let looks = self.processes.values().map(|process| process.next_look).min();
+        let review = self.asking.next_review(self.level()).filter(|_| self.channel.is_ok());
+        let connect =
+            (self.options.way.is_some() && self.channel.is_err()).then_some(self.next_connect);
+        let all = [Some(self.next_scan), looks, review, connect];
+        let next = all.into_iter().flatten().min().expect("a scan is always due some time");
+        next.saturating_sub(now)
+    }
+
+    fn turn(&mut self, now: Duration) {
+        self.hear_host();
+        self.hear_kernel(now);
+        if now >= self.next_scan {
+            self.scan(now, true);
+        }
+        self.look(now);
+        self.ask_host(now);
+    }
+
+    fn hear_host(&mut self) {
+        let Ok(channel) = &mut self.channel else { return };
+        let (asking, credit_ms) = (&mut self.asking, &mut self.credit_ms);
+        let mut greeted = false;
+        let heard = channel.receive(|message| match message {
+            FromHost::Hello { lease_max_ms, .. } => {
+                asking.set_lease(lease_max_ms);
+                asking.connected();
+                greeted = true;
+            }
+            FromHost::Grant { level, credit_ms: credit, .. } => {
+                asking.granted = level;
+                *credit_ms = credit;
+            }
+        });
+        if let Err(error) = heard {
+            self.channel = Err(format!("the host has closed the connection: {error}"));
+            self.asking.connected();
+        }
+    }
+
+    fn hear_kernel(&mut self, now: Duration) {
+        let Ok(events) = &mut self.events else { return };
+        let mut heard = Vec::new();
+        if let Err(error) = events.drain(|event| heard.push(event)) {
+            self.events = Err(error.to_string());
+            self.next_scan = now;
+        }
+        for event in heard {
+            match event {
+                Event::Exec { pid } => self.began(now, pid),
+                Event::Fork { parent, child } => self.raised.forked(parent, child),
+                Event::Exit { pid } => {
+                    self.processes.remove(&pid);
+                    self.raised.forget(pid);
+                }
+                Event::Lost => self.next_scan = now,
+            }
+        }
+    }
+
+    /// A process has begun a new program.
+    fn began(&mut self, now: Duration, pid: u32) {
+        let by_hand = self.processes.get(&pid).and_then(|process| process.watched.by_hand());
+        let Some((_, parent)) = self.watch(now, pid) else { return };
+        while self.starts.front().is_some_and(|start| start.0 + BURST_WINDOW < now) {
+            self.starts.pop_front();
+        }
+        self.starts.push_back((now, parent));
+        let siblings = self.starts.iter().filter(|start| start.1 == parent).count();
+        let in_burst = siblings > BURST_PROGRAMS;
+        let rules = self.rules;
+        if let Some(process) = self.processes.get_mut(&pid) {
+            match by_hand {
+                Some(level) => {
+                    process.watched.marked(now, &rules, level);
+                    process.reason = "it was marked by hand";
+                }
+                None => {
+                    process.watched.started(now, &rules, in_burst);
+                    process.reason = "a program has started";
+                }
+            }
+            process.next_look = now;
+        }
+    }
+
+    /// Begins to watch a process; returns its number and its parent's, or none for kernel threads,
+    /// ourselves, and those that are gone or not ours to see.
+    fn watch(&mut self, now: Duration, pid: u32) -> Option<(u32, u32)> {
+        if pid == std::process::id() {
+            return None;
+        }
+        let identity = self.proc.identity(pid).filter(|identity| !identity.is_kernel)?;
+        let bytes = self.proc.read_bytes(pid)?;
+        let process = Process {
+            name: identity.name,
+            started: identity.started,
+            watched: Watched::new(now, bytes),
+            reason: "it reads again after a pause",
+            next_look: now,
+        };
+        self.processes.insert(pid, process);
+        Some((pid, identity.parent))
+    }
+
+    /// Looks through `/proc` for processes that nobody told of, and forgets those that are gone.
+    fn scan(&mut self, now: Duration, is_new_urgent: bool) {
+        let interval = if self.events.is_ok() { SCAN_WITH_EVENTS } else { SCAN_WITHOUT_EVENTS };
+        self.next_scan = now + interval;
+        let mut there = self.proc.processes();
+        there.sort_unstable();
+        self.processes.retain(|pid, _| there.binary_search(pid).is_ok());
+        for pid in there {
+            let identity = self.proc.identity(pid);
+            let known = self.processes.get(&pid);
+            let is_same = known.zip(identity.as_ref()).is_some_and(|(known, identity)| {
+                known.started == identity.started && known.name == identity.name
+            });
+            if is_same || identity.is_none_or(|identity| identity.is_kernel) {
+                continue;
+            }
+            if is_new_urgent && self.events.is_err() {
+                self.began(now, pid);
+            } else {
+                self.watch(now, pid);
+            }
+        }
+    }
+
+    /// Looks at the processes that are due.
+    fn look(&mut self, now: Duration) {
+        let mut gone = Vec::new();
+        for (&pid, process) in &mut self.processes {
+            if process.next_look > now {
+                continue;
+            }
+            let before = process.watched.level();
+            let Some(bytes) = self.proc.read_bytes(pid) else {
+                gone.push(pid);
+                continue;
+            };
+            let level = process.watched.look(now, bytes, &self.rules);
+            process.next_look = now + process.watched.next_look(now);
+            match level {
+                Level::None => process.reason = "it reads again after a pause",
+                Level::SoftRealTime => process.reason = "it reads at a steady, modest rate",
+                Level::Interactive => {}
+            }
+            if !self.options.priorities {
+                continue;
+            }
+            // Again while it lasts: it may have new threads.
+            if level != Level::None {
+                self.raised.raise(&self.proc, pid, self.high);
+            } else if before != Level::None || self.raised.has(pid) {
+                self.raised.restore(pid);
+            }
+        }
+        for pid in gone {
+            self.processes.remove(&pid);
+            self.raised.forget(pid);
+        }
+    }
+
+    /// Returns the highest urgency of all processes.
+    fn level(&self) -> Level {
+        self.processes.values().map(|process| process.watched.level()).max().unwrap_or_default()
+    }
+
+    fn ask_host(&mut self, now: Duration) {
+        if self.channel.is_err() {
+            return;
+        }
+        let level = self.level();
+        let processes = &self.processes;
+        let reason = || {
+            let urgent = processes.values().find(|process| process.watched.level() == level);
+            urgent.map_or_else(String::new, |process| {
+                // A name may hold anything; a line has a limit.
+                let name: String = process.name.chars().filter(|c| !c.is_control()).collect();
+                format!("{name}: {}", process.reason)
+            })
+        };
+        if let Some(message) = self.asking.review(now, level, reason) {
+            self.send(&message);
+        }
+    }
+
+    fn answer(&mut self, now: Duration, pid: u32, request: Request) -> Reply {
+        match request {
+            Request::Status => Reply::Status(Box::new(self.status())),
+            Request::Mark { level: Level::None } => {
+                Reply::Refused("a command is interactive or soft-real-time".to_owned())
+            }
+            Request::Mark { level } => {
+                if self.watch(now, pid).is_none() {
+                    return Reply::Refused(format!("process {pid} cannot be watched"));
+                }
+                let rules = self.rules;
+                let process = self.processes.get_mut(&pid).expect("it was inserted above");
+                process.watched.marked(now, &rules, level);
+                process.reason = "it was marked by hand";
+                self.look(now);
+                self.ask_host(now);
+                Reply::Marked
+            }
+        }
+    }
+
+    fn status(&self) -> Status {
+        let mut urgent: Vec<Urgent> = self
+            .processes
+            .iter()
+            .filter(|(_, process)| process.watched.level() != Level::None)
+            .map(|(&pid, process)| Urgent {
+                pid,
+                name: process.name.clone(),
+                level: process.watched.level(),
+                reason: process.reason.to_owned(),
+            })
+            .collect();
+        urgent.sort_unstable_by_key(|urgent| urgent.pid);
+        let host = match (&self.options.way, &self.channel) {
+            (None, _) => "help is switched off".to_owned(),
+            (Some(_), Ok(channel)) => channel.name().to_owned(),
+            (Some(_), Err(why)) => why.clone(),
+        };
+        let programs = match &self.events {
+            Ok(_) => "told by the kernel".to_owned(),
+            Err(why) => format!("looked for every 100 ms; the kernel does not tell: {why}"),
+        };
+        let priorities = match (&self.raised.refused, self.options.priorities) {
+            (_, false) => "left alone".to_owned(),
+            (Some(why), true) => format!("not allowed: {why}"),
+            (None, true) if self.high == IoPrio::FIRST => {
+                "real time 7, since the guest's own scheduler is bfq".to_owned()
+            }
+            (None, true) => "best effort 0".to_owned(),
+        };
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            host,
+            connected: self.channel.is_ok(),
+            granted: self.asking.granted,
+            credit_ms: self.credit_ms,
+            messages: self.messages,
+            programs,
+            priorities,
+            clock_granularity_us: u64::try_from(self.granularity.as_micros()).unwrap_or(u64::MAX),
+            processes: self.processes.len(),
+            urgent,
+        }
+    }
+}
+
+/// Returns the priority for urgent processes in this guest, by the schedulers of its disks.
+fn high_priority() -> IoPrio {
+    let uses_bfq = || -> Option<bool> {
+        let disks = std::fs::read_dir("/sys/block").ok()?;
+        Some(disks.flatten().any(|disk| {
+            std::fs::read_to_string(disk.path().join("queue/scheduler"))
+                .is_ok_and(|schedulers| schedulers.contains("[bfq]"))
+        }))
+    };
+    if uses_bfq().unwrap_or(false) { IoPrio::FIRST } else { IoPrio::HIGH }
+}

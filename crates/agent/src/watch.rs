@@ -1,0 +1,313 @@
+//! What one process does with its disk, and whether that is urgent.
+//!
+//! A value without clock and without `/proc`: the caller brings times and counters. The rules are
+//! those by which BFQ raises a queue, applied to a process:
+//!
+//! * *Interactive*: a program has just started, or reads again after it did nothing for long.
+//! * *Soft real-time*: it reads at a modest rate, in batches with pauses between them that no
+//!   greedy reader would make.
+//!
+//! Both are bounded in time and in bytes, so a wrong guess costs little.
+//!
+//! Source: P. Valente and A. Avanzini, "Evolution of the BFQ Storage-I/O Scheduler", 2015; the
+//! guard against coarse clocks is that of deliverable D3.6 of the vIrtical project, section 3.2.
+
+use std::time::Duration;
+
+use evenkeel_wire::agent::Level;
+
+/// Bounds of the rules.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Rules {
+    /// How long a program that starts, or wakes up, is urgent.
+    pub(crate) interactive: Duration,
+    /// And how many bytes it may read meanwhile.
+    pub(crate) interactive_bytes: u64,
+    /// After so long without reading a process wakes up when it reads.
+    pub(crate) idle: Duration,
+    /// The highest rate of a player, in bytes per second.
+    pub(crate) soft_rate: u64,
+    /// The shortest pause between two batches of a player. Grows with the clock's granularity: a
+    /// greedy reader whose ticks come late looks as if it paused.
+    pub(crate) soft_pause: Duration,
+    /// How long a player stays urgent after its last batch.
+    pub(crate) soft: Duration,
+    /// Batches in a row until a process counts as a player.
+    pub(crate) soft_batches: u32,
+}
+
+impl Rules {
+    /// Returns the rules for a clock that tells times `granularity` apart.
+    ///
+    /// Time and bytes are those of BFQ for a disk of unknown speed: 10 s and 120 000 sectors, and
+    /// 7000 sectors a second for a player. The pause is 20 ms, or four ticks and a wait of 8 ms.
+    pub(crate) fn new(granularity: Duration) -> Self {
+        Self {
+            interactive: Duration::from_secs(10),
+            interactive_bytes: 120_000 * 512,
+            idle: Duration::from_secs(2),
+            soft_rate: 7000 * 512,
+            soft_pause: Duration::from_millis(20).max(granularity * 4 + Duration::from_millis(8)),
+            soft: Duration::from_secs(1),
+            soft_batches: 4,
+        }
+    }
+}
+
+/// One process.
+#[derive(Clone, Debug)]
+pub(crate) struct Watched {
+    /// Bytes that it had read from disks when it was last looked at.
+    bytes: u64,
+    looked: Duration,
+    /// When it last read something, as far as seen.
+    active: Duration,
+    /// What is urgent, since when, until when, and at which byte that ends.
+    level: Level,
+    until: Duration,
+    last_byte: u64,
+    /// Whether programs started by it are too many to be somebody's wish.
+    in_burst: bool,
+    /// What somebody asked for; survives the start of the program that is meant.
+    by_hand: Option<Level>,
+    batch: Batches,
+}
+
+/// The rhythm in which a process reads.
+#[derive(Clone, Copy, Debug, Default)]
+struct Batches {
+    /// When the batch before the present one began, and its bytes.
+    began: Option<Duration>,
+    bytes: u64,
+    /// Whether it is reading now.
+    reading: bool,
+    /// Batches in a row that looked like a player's.
+    good: u32,
+}
+
+impl Watched {
+    /// Begins to watch a process that has read `bytes` so far. It is not urgent: it may have run
+    /// for hours.
+    pub(crate) fn new(now: Duration, bytes: u64) -> Self {
+        Self {
+            bytes,
+            looked: now,
+            active: now,
+            level: Level::None,
+            until: now,
+            last_byte: bytes,
+            in_burst: false,
+            by_hand: None,
+            batch: Batches::default(),
+        }
+    }
+
+    /// Says that the process has begun a new program. One of a burst is nobody's wish.
+    pub(crate) fn started(&mut self, now: Duration, rules: &Rules, in_burst: bool) {
+        self.in_burst = in_burst;
+        self.batch = Batches::default();
+        if in_burst {
+            self.level = Level::None;
+        } else {
+            self.raise(now, rules);
+        }
+    }
+
+    /// Says that somebody wants the process, and the program that it becomes, to be urgent.
+    pub(crate) fn marked(&mut self, now: Duration, rules: &Rules, level: Level) {
+        self.raise(now, rules);
+        self.level = level;
+        self.by_hand = Some(level);
+    }
+
+    /// Looks at its counter; returns what is urgent now.
+    pub(crate) fn look(&mut self, now: Duration, bytes: u64, rules: &Rules) -> Level {
+        // A counter may go back: the process has become another one.
+        let read = bytes.saturating_sub(self.bytes);
+        // Certain is only the time between the last look that found reads and the last that did not.
+        let paused = self.looked.saturating_sub(self.active);
+        self.bytes = bytes;
+        if read > 0 {
+            if now.saturating_sub(self.active) > rules.idle
+                && !self.in_burst
+                && self.level == Level::None
+            {
+                self.raise(now, rules);
+            }
+            self.active = now;
+        }
+        self.looked = now;
+        self.rhythm(now, read, paused, rules);
+        if self.level != Level::None && (now >= self.until || bytes > self.last_byte) {
+            self.level = Level::None;
+        }
+        self.level
+    }
+
+    /// Returns what was urgent when it was last looked at.
+    pub(crate) fn level(&self) -> Level {
+        self.level
+    }
+
+    /// Returns what somebody has asked for by hand.
+    pub(crate) fn by_hand(&self) -> Option<Level> {
+        self.by_hand
+    }
+
+    /// Returns how soon it must be looked at again: soon while it reads, seldom while it sleeps.
+    pub(crate) fn next_look(&self, now: Duration) -> Duration {
+        let idle = now.saturating_sub(self.active);
+        if idle < Duration::from_secs(5) {
+            Duration::from_millis(20)
+        } else if idle < Duration::from_secs(60) {
+            Duration::from_millis(250)
+        } else {
+            Duration::from_secs(1)
+        }
+    }
+
+    fn raise(&mut self, now: Duration, rules: &Rules) {
+        self.level = Level::Interactive;
+        self.until = now + rules.interactive;
+        self.last_byte = self.bytes.saturating_add(rules.interactive_bytes);
+    }
+
+    /// Follows the batches: a player reads a little, pauses, and reads again.
+    fn rhythm(&mut self, now: Duration, read: u64, paused: Duration, rules: &Rules) {
+        let batch = &mut self.batch;
+        if read == 0 {
+            batch.reading = false;
+            return;
+        }
+        if batch.reading {
+            batch.bytes += read;
+            return;
+        }
+        let period = batch.began.map(|began| now.saturating_sub(began));
+        let is_good = period.is_some_and(|period| {
+            let allowed = period.as_secs_f64() * to_f64(rules.soft_rate);
+            to_f64(batch.bytes) <= allowed && paused >= rules.soft_pause && period < rules.idle
+        });
+        batch.good = if is_good { batch.good.saturating_add(1) } else { 0 };
+        let is_player = batch.good >= rules.soft_batches && !self.in_burst;
+        *batch = Batches { began: Some(now), bytes: read, reading: true, good: batch.good };
+        if is_player {
+            self.level = Level::SoftRealTime;
+            self.until = now + rules.soft;
+            self.last_byte = self.bytes.saturating_add(rules.soft_rate * 2);
+        }
+    }
+}
+
+/// Bytes and rates are far below 2^52, where this begins to round.
+#[expect(clippy::cast_precision_loss, reason = "a rate needs no exact bytes")]
+fn to_f64(bytes: u64) -> f64 {
+    bytes as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+    const START: Duration = Duration::from_secs(100);
+
+    fn rules() -> Rules {
+        Rules::new(4 * MS)
+    }
+
+    /// Looks every 20 ms for `looks` times while the process reads `bytes(look)`.
+    fn run(
+        watched: &mut Watched,
+        from: Duration,
+        looks: u32,
+        mut bytes: impl FnMut(u32) -> u64,
+    ) -> Vec<Level> {
+        let mut total = watched.bytes;
+        (0..looks)
+            .map(|look| {
+                total += bytes(look);
+                watched.look(from + 20 * look * MS, total, &rules())
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_new_program_is_urgent_until_its_time_is_over() {
+        let mut watched = Watched::new(START, 0);
+        watched.started(START, &rules(), false);
+        let levels = run(&mut watched, START, 600, |_| 1_000);
+        assert!(levels[..500].iter().all(|&level| level == Level::Interactive));
+        assert!(levels[500..].iter().all(|&level| level == Level::None));
+    }
+
+    #[test]
+    fn a_new_program_is_urgent_until_its_bytes_are_used_up() {
+        let mut watched = Watched::new(START, 0);
+        watched.started(START, &rules(), false);
+        let levels = run(&mut watched, START, 100, |_| 10_000_000);
+        let urgent = levels.iter().filter(|&&level| level == Level::Interactive).count();
+        assert_eq!(urgent, 6, "6 looks of 10 MB within 61 MB");
+    }
+
+    #[test]
+    fn a_process_that_has_run_before_is_not_urgent() {
+        let mut watched = Watched::new(START, 5_000_000);
+        let levels = run(&mut watched, START, 100, |_| 1_000_000);
+        assert!(levels.iter().all(|&level| level == Level::None));
+    }
+
+    #[test]
+    fn a_process_that_wakes_up_is_urgent() {
+        let mut watched = Watched::new(START, 0);
+        assert_eq!(watched.look(START + 3000 * MS, 4096, &rules()), Level::Interactive);
+    }
+
+    #[test]
+    fn programs_of_a_burst_are_not_urgent_and_do_not_wake_up() {
+        let mut watched = Watched::new(START, 0);
+        watched.started(START, &rules(), true);
+        assert_eq!(watched.look(START + 20 * MS, 4096, &rules()), Level::None);
+        assert_eq!(watched.look(START + 4000 * MS, 8192, &rules()), Level::None);
+    }
+
+    #[test]
+    fn a_player_is_found_within_five_batches_and_forgotten_when_it_stops() {
+        // 400 KB every 200 ms is 2 MB/s.
+        let mut watched = Watched::new(START, 0);
+        let levels = run(&mut watched, START, 200, |look| u64::from(look % 10 == 0) * 400_000);
+        let first = levels.iter().position(|&level| level == Level::SoftRealTime);
+        assert!(first.is_some_and(|look| look <= 50), "{first:?}");
+        assert!(levels[60..].iter().all(|&level| level == Level::SoftRealTime));
+        let after = run(&mut watched, START + 4000 * MS, 100, |_| 0);
+        assert!(after[60..].iter().all(|&level| level == Level::None));
+    }
+
+    #[test]
+    fn a_greedy_reader_is_no_player_even_if_it_is_slow() {
+        // 100 reads of 4 KiB a second, seen in most looks.
+        let mut watched = Watched::new(START, 0);
+        let levels = run(&mut watched, START, 500, |look| u64::from(look % 7 != 0) * 8192);
+        assert!(levels.iter().all(|&level| level == Level::None));
+    }
+
+    #[test]
+    fn a_reader_with_pauses_but_a_high_rate_is_no_player() {
+        let mut watched = Watched::new(START, 0);
+        let levels = run(&mut watched, START, 500, |look| u64::from(look % 10 == 0) * 4_000_000);
+        assert!(levels.iter().all(|&level| level == Level::None));
+    }
+
+    #[test]
+    fn coarse_clocks_need_longer_pauses() {
+        assert_eq!(Rules::new(MS).soft_pause, 20 * MS);
+        assert_eq!(Rules::new(10 * MS).soft_pause, 48 * MS);
+    }
+
+    #[test]
+    fn sleepers_are_looked_at_seldom() {
+        let watched = Watched::new(START, 0);
+        assert!(watched.next_look(START) < watched.next_look(START + 10_000 * MS));
+        assert!(watched.next_look(START + 10_000 * MS) < watched.next_look(START + 90_000 * MS));
+    }
+}
