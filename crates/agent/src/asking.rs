@@ -18,6 +18,8 @@ const SPACING: Duration = Duration::from_millis(50);
 #[derive(Clone, Debug)]
 pub(crate) struct Asking {
     seq: u64,
+    /// Whether urgent processes have an I/O priority that the host can see.
+    pub(crate) marked: bool,
     told: Level,
     /// When, if at all on this connection.
     told_at: Option<Duration>,
@@ -34,6 +36,7 @@ impl Asking {
     pub(crate) fn new(seq: u64) -> Self {
         Self {
             seq,
+            marked: false,
             told: Level::None,
             told_at: None,
             needed: Duration::ZERO,
@@ -88,6 +91,7 @@ impl Asking {
             seq: self.seq,
             level: self.told,
             lease_ms: u32::try_from(lease_ms.as_millis()).unwrap_or(LEASE_MS_MAX),
+            marked: self.marked,
             reason: if self.told == Level::None { String::new() } else { reason() },
         })
     }

@@ -227,7 +227,8 @@ mod tests {
         let (mut channel, mut host) = pair();
         for seq in 0..100_000 {
             let level = Level::Interactive;
-            let message = FromGuest::Help { seq, level, lease_ms: 1, reason: String::new() };
+            let message =
+                FromGuest::Help { seq, level, lease_ms: 1, marked: false, reason: String::new() };
             channel.send(&message).expect("it is open");
         }
         let pending = channel.pending.len();

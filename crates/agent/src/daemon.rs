@@ -331,6 +331,7 @@ impl Agent {
             return;
         }
         let level = self.level();
+        self.asking.marked = self.options.priorities && self.raised.refused.is_none();
         let processes = &self.processes;
         let reason = || {
             let urgent = processes.values().find(|process| process.watched.level() == level);

@@ -25,6 +25,15 @@ pub(crate) fn priority(word: u32) -> Priority {
     Priority { class, level }
 }
 
+/// Returns whether a guest marks such requests as more important than others.
+pub(crate) fn is_preferred(priority: Priority) -> bool {
+    match priority.class {
+        Class::RealTime => true,
+        Class::BestEffort => priority.level < Priority::default().level,
+        Class::Idle => false,
+    }
+}
+
 /// The queues of one VM: one for each priority and kind, made when first needed.
 #[derive(Clone, Debug)]
 pub(crate) struct VmQueues([Option<QueueId>; 3 * 8 * 2]);
@@ -45,6 +54,15 @@ impl VmQueues {
         };
         let level = usize::from(priority.level.min(7));
         &mut self.0[(class * 8 + level) * 2 + usize::from(sync)]
+    }
+
+    /// Returns every queue made so far that somebody waits for, with its priority.
+    pub(crate) fn awaited(&self) -> impl Iterator<Item = (Priority, QueueId)> {
+        (0..24_u8).filter_map(|place| {
+            let class = [Class::RealTime, Class::BestEffort, Class::Idle][usize::from(place / 8)];
+            let queue = self.0[usize::from(place) * 2 + 1]?;
+            Some((Priority { class, level: place % 8 }, queue))
+        })
     }
 
     /// Returns every queue made so far.
@@ -104,6 +122,27 @@ mod tests {
         for word in [0, 4, 0x8000, 0xffff_ffff, 0x1_4000] {
             assert_eq!(priority(word), Priority::default(), "{word:#x}");
         }
+    }
+
+    #[test]
+    fn a_vm_tells_its_awaited_queues_with_their_priorities() {
+        let mut queues = VmQueues::default();
+        let priorities = [
+            (Class::RealTime, 7),
+            (Class::BestEffort, 0),
+            (Class::BestEffort, 4),
+            (Class::Idle, 7),
+        ]
+        .map(|(class, level)| Priority { class, level });
+        for (priority, id) in priorities.into_iter().zip(0..) {
+            *queues.slot(priority, true) = Some(QueueId(id));
+            *queues.slot(priority, false) = Some(QueueId(100 + id));
+        }
+        let expected: Vec<_> =
+            priorities.into_iter().zip(0..).map(|(priority, id)| (priority, QueueId(id))).collect();
+        assert_eq!(queues.awaited().collect::<Vec<_>>(), expected);
+        let preferred = expected.iter().filter(|(priority, _)| is_preferred(*priority));
+        assert_eq!(preferred.count(), 2);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use evenkeel_sched::{
 };
 
 use crate::classify::{self, VmQueues};
+use crate::coordination::Helps;
 use crate::disk::{Disk, DiskId, DiskReport, Durations};
 use crate::request::{Geometry, Request, SECTOR_BYTES, Status};
 use crate::slots::{Command, DeviceOp, Errno, Links, Parts, Place, Retired, Slot, Slots, Token};
@@ -28,16 +29,17 @@ pub struct EngineConfig {
 /// largest number of requests.
 #[derive(Debug)]
 pub struct Engine {
-    scheduler: Elevator,
+    pub(crate) scheduler: Elevator,
     slots: Slots,
     disks: Vec<Option<Disk>>,
     /// By group; tenants have an entry too, which stays empty.
-    vms: Vec<VmQueues>,
+    pub(crate) vms: Vec<VmQueues>,
     /// What goes to the device before anything that the scheduler has: flushes, and requests that
     /// have left the scheduler but could not go at once.
     ready: VecDeque<Tag>,
     /// A flush went to the device, and nothing of the scheduler since.
     flushed_last: bool,
+    pub(crate) helps: Helps,
     retired: VecDeque<Tag>,
     scratch: Vec<Tag>,
     depth: u32,
@@ -56,6 +58,7 @@ impl Engine {
             vms: Vec::new(),
             ready: VecDeque::new(),
             flushed_last: false,
+            helps: Helps::default(),
             retired: VecDeque::new(),
             scratch: Vec::new(),
             depth: config.depth.max(1),
@@ -78,6 +81,7 @@ impl Engine {
     /// Removes a group that has neither disks nor groups below it.
     pub fn remove_group(&mut self, now: Nanos, group: GroupId) {
         let queues = core::mem::take(&mut self.vms[group.0 as usize]);
+        self.helps.forget(group);
         for queue in queues.iter() {
             self.scheduler.remove_queue(now, queue);
         }
@@ -141,7 +145,11 @@ impl Engine {
             Op::Write => disk.habit.on_write() || disk.write_through,
             Op::Discard | Op::WriteZeroes => disk.write_through,
         };
-        let queue = self.queue(now, vm, classify::priority(request.ioprio), sync);
+        let priority = classify::priority(request.ioprio);
+        let queue = self.queue(now, vm, priority, sync);
+        if self.helps.is_any_on() && sync && classify::is_preferred(priority) {
+            self.note_preferred(now, vm);
+        }
         let tag = self.slots.take(Slot {
             token,
             arrived: now,
@@ -210,6 +218,9 @@ impl Engine {
     pub fn dispatch(&mut self, now: Nanos) -> Option<Command> {
         if self.stalled > 0 {
             self.revive(now);
+        }
+        if self.helps.is_due(now) {
+            self.review_help(now);
         }
         while self.in_flight < self.depth {
             if !self.is_others_turn()
@@ -284,10 +295,11 @@ impl Engine {
         } else {
             None
         };
+        let help = self.helps.next_deadline();
         if self.in_flight >= self.depth {
-            return retry;
+            return [retry, help].into_iter().flatten().min();
         }
-        [retry, self.scheduler.next_deadline()].into_iter().flatten().min()
+        [retry, help, self.scheduler.next_deadline()].into_iter().flatten().min()
     }
 
     /// Answers the writes of a disk that wait for room with an error: nobody is left who could
@@ -410,7 +422,14 @@ impl Engine {
 
     fn queue(&mut self, now: Nanos, vm: GroupId, priority: Priority, sync: bool) -> QueueId {
         let place = self.vms[vm.0 as usize].slot(priority, sync);
-        *place.get_or_insert_with(|| self.scheduler.add_queue(now, vm, priority, sync))
+        if let Some(queue) = *place {
+            return queue;
+        }
+        let queue = *place.insert(self.scheduler.add_queue(now, vm, priority, sync));
+        if self.helps.is_any_on() {
+            self.apply_help(now, vm);
+        }
+        queue
     }
 
     /// Claims the extent of a request with all its parts; false if somebody is in the way.

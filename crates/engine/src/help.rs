@@ -61,6 +61,8 @@ pub struct Ask {
     pub urgency: Urgency,
     /// For how long, unless it is repeated.
     pub lease: Nanos,
+    /// Whether the guest says that it marks the requests that it means by their I/O priority.
+    pub marked: bool,
 }
 
 /// What a VM has got, and why not more; counted since it exists.
@@ -109,15 +111,15 @@ pub(crate) struct Help {
 }
 
 impl Help {
-    /// Opens an account that is full.
-    pub(crate) fn new(now: Nanos, policy: HelpPolicy) -> Self {
+    /// Opens an account that is full, for a VM that has received `served` sectors so far.
+    pub(crate) fn new(now: Nanos, policy: HelpPolicy, served: u64) -> Self {
         let mut help = Self {
             policy,
             urgency: Urgency::None,
             seq: None,
             lease_ends: now,
             settled: now,
-            served: 0,
+            served,
             time_left: Nanos::ZERO,
             sectors_left: 0,
             trust: FULL_TRUST,
@@ -287,7 +289,7 @@ mod tests {
     const SECOND: Nanos = Nanos::from_secs(1);
 
     fn ask(seq: u64, urgency: Urgency) -> Ask {
-        Ask { seq, urgency, lease: SECOND }
+        Ask { seq, urgency, lease: SECOND, marked: false }
     }
 
     /// Asks every half second for `seconds`; returns the time with help.
@@ -308,7 +310,7 @@ mod tests {
 
     #[test]
     fn help_holds_until_its_lease_ends() {
-        let mut help = Help::new(START, HelpPolicy::default());
+        let mut help = Help::new(START, HelpPolicy::default(), 0);
         assert!(help.ask(START, ask(1, Urgency::Interactive), 0));
         assert_eq!(help.next_deadline(), Some(START + SECOND));
         assert!(!help.review(START + Nanos(SECOND.0 - 1), 0));
@@ -320,7 +322,7 @@ mod tests {
 
     #[test]
     fn the_newest_message_wins_whatever_the_order() {
-        let mut help = Help::new(START, HelpPolicy::default());
+        let mut help = Help::new(START, HelpPolicy::default(), 0);
         assert!(help.ask(START, ask(5, Urgency::None), 0));
         assert!(!help.ask(START, ask(4, Urgency::Interactive), 0));
         assert!(!help.ask(START, ask(5, Urgency::Interactive), 0));
@@ -333,28 +335,28 @@ mod tests {
     #[test]
     fn no_more_is_granted_than_the_policy_allows() {
         let policy = HelpPolicy { most: Urgency::Interactive, ..HelpPolicy::default() };
-        let mut help = Help::new(START, policy);
+        let mut help = Help::new(START, policy, 0);
         help.ask(START, ask(1, Urgency::SoftRealTime), 0);
         assert_eq!(help.urgency(), Urgency::Interactive);
-        let mut help = Help::new(START, HelpPolicy { most: Urgency::None, ..policy });
+        let mut help = Help::new(START, HelpPolicy { most: Urgency::None, ..policy }, 0);
         help.ask(START, ask(1, Urgency::SoftRealTime), 0);
         assert_eq!((help.urgency(), help.report().refused), (Urgency::None, 1));
     }
 
     #[test]
     fn a_lease_is_never_longer_than_the_policy_says() {
-        let mut help = Help::new(START, HelpPolicy::default());
+        let mut help = Help::new(START, HelpPolicy::default(), 0);
         let lease = Nanos::from_secs(3600);
-        help.ask(START, Ask { seq: 1, urgency: Urgency::Interactive, lease }, 0);
+        help.ask(START, Ask { seq: 1, urgency: Urgency::Interactive, lease, marked: false }, 0);
         assert_eq!(help.next_deadline(), Some(START + SECOND));
     }
 
     #[test]
     fn help_ends_when_its_time_or_its_sectors_are_used_up() {
         let policy = HelpPolicy { saved_minutes: 1, ..HelpPolicy::default() };
-        let mut help = Help::new(START, policy);
+        let mut help = Help::new(START, policy, 0);
         assert_eq!(cry(&mut help, START, 21, 0), policy.time_per_minute);
-        let mut help = Help::new(START, policy);
+        let mut help = Help::new(START, policy, 0);
         let rate = policy.sectors_per_minute / 4;
         let helped = cry(&mut help, START, 30, rate);
         assert!(helped <= Nanos::from_secs(8), "{helped:?}");
@@ -365,7 +367,7 @@ mod tests {
 
     #[test]
     fn a_guest_that_always_asks_gets_its_first_credit_and_little_more() {
-        let mut help = Help::new(START, HelpPolicy::default());
+        let mut help = Help::new(START, HelpPolicy::default(), 0);
         let helped = cry(&mut help, START, 24 * 3600, 1000);
         // 40 s saved, and what is earned while each refill is half the one before.
         assert!(helped < Nanos::from_secs(90), "{helped:?}");
@@ -375,7 +377,7 @@ mod tests {
 
     #[test]
     fn a_guest_that_asks_seldom_is_always_helped() {
-        let mut help = Help::new(START, HelpPolicy::default());
+        let mut help = Help::new(START, HelpPolicy::default(), 0);
         for minute in 0..60 {
             let from = START + Nanos::from_secs(60 * minute);
             assert!(cry(&mut help, from, 10, 1000) >= Nanos::from_secs(10));
@@ -385,13 +387,13 @@ mod tests {
 
     #[test]
     fn trust_comes_back_while_nobody_asks() {
-        let mut help = Help::new(START, HelpPolicy::default());
+        let mut help = Help::new(START, HelpPolicy::default(), 0);
         cry(&mut help, START, 3600, 1000);
         let low = help.report().trust_per_mille;
         assert!(low < 100, "{low}");
         let mut now = START + Nanos::from_secs(3600);
         for _ in 0..20 {
-            now = now + TRUST_RECOVERY;
+            now += TRUST_RECOVERY;
             help.review(now, 0);
         }
         assert_eq!(help.report().trust_per_mille, 1000);
@@ -399,7 +401,7 @@ mod tests {
 
     #[test]
     fn a_new_connection_starts_a_new_count_but_no_new_credit() {
-        let mut help = Help::new(START, HelpPolicy::default());
+        let mut help = Help::new(START, HelpPolicy::default(), 0);
         cry(&mut help, START, 100, 1000);
         let (credit, trust) = (help.report().credit, help.report().trust_per_mille);
         let now = START + Nanos::from_secs(100);

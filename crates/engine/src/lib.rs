@@ -18,6 +18,7 @@ mod request;
 
 mod claims;
 mod classify;
+mod coordination;
 mod disk;
 mod help;
 mod histogram;

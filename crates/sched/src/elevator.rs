@@ -12,7 +12,7 @@ use crate::merge::MergeLimits;
 use crate::noop::Noop;
 use crate::{
     GroupId, GroupReport, GroupStats, Insertion, Nanos, Next, Priority, QueueId, Request,
-    Scheduler, Tag, Weight,
+    Scheduler, Tag, Urgency, Weight,
 };
 
 /// The name of an elevator.
@@ -182,6 +182,10 @@ impl Scheduler for Elevator {
 
     fn set_weight(&mut self, now: Nanos, group: GroupId, weight: Weight) {
         each!(&mut self.0, inner => inner.set_weight(now, group, weight));
+    }
+
+    fn set_urgency(&mut self, now: Nanos, queue: QueueId, urgency: Urgency) {
+        each!(&mut self.0, inner => inner.set_urgency(now, queue, urgency));
     }
 
     fn add_queue(&mut self, now: Nanos, group: GroupId, priority: Priority, sync: bool) -> QueueId {

@@ -47,7 +47,7 @@ pub struct GroupReport {
     pub raised: bool,
 }
 
-/// How urgent somebody outside says that a group's requests are.
+/// How urgent somebody outside says that a queue's requests are.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Urgency {
     /// Nothing is said.
@@ -86,6 +86,12 @@ pub trait Scheduler {
     /// Says that nobody will insert into this queue any more. What it holds still comes out; its
     /// name may be reused once its last request is completed.
     fn remove_queue(&mut self, now: Nanos, queue: QueueId);
+
+    /// Says how urgent a queue's requests are, until something else is said. Whoever says so bounds
+    /// it; elevators that know no urgency ignore it.
+    fn set_urgency(&mut self, now: Nanos, queue: QueueId, urgency: Urgency) {
+        let _nothing_to_do = (now, queue, urgency);
+    }
 
     /// Hands over a request. Never refuses. O(log n) in the requests of the queue.
     fn insert(&mut self, now: Nanos, request: Request) -> Insertion;

@@ -8,9 +8,9 @@
 //! ```text
 //! guest  {"type":"hello","version":1,"agent":"0.1.0"}
 //! host   {"type":"hello","version":1,"lease_max_ms":1000}
-//! guest  {"type":"help","seq":7,"level":"interactive","lease_ms":1000,"reason":"start of xterm"}
+//! guest  {"type":"help","seq":7,"level":"interactive","lease_ms":1000,"marked":true,"reason":"start of xterm"}
 //! host   {"type":"grant","seq":7,"level":"interactive","lease_ms":1000,"credit_ms":18200}
-//! guest  {"type":"help","seq":8,"level":"none","lease_ms":0,"reason":""}
+//! guest  {"type":"help","seq":8,"level":"none","lease_ms":0,"marked":true,"reason":""}
 //! host   {"type":"grant","seq":8,"level":"none","lease_ms":0,"credit_ms":17900}
 //! ```
 
@@ -99,6 +99,9 @@ pub enum FromGuest {
         level: Level,
         /// For how long it holds unless it is repeated, in ms; at most [`LEASE_MS_MAX`].
         lease_ms: u32,
+        /// Whether the requests that are meant carry an I/O priority better than the default.
+        #[serde(default)]
+        marked: bool,
         /// Why, for people.
         #[serde(default)]
         reason: String,
@@ -153,11 +156,12 @@ mod tests {
             seq: 7,
             level: Level::Interactive,
             lease_ms: 1000,
+            marked: true,
             reason: "start of xterm".to_owned(),
         };
-        let line = r#"{"type":"help","seq":7,"level":"interactive","lease_ms":1000,"reason":"start of xterm"}"#;
+        let line = r#"{"type":"help","seq":7,"level":"interactive","lease_ms":1000,"marked":true,"reason":"start of xterm"}"#;
         assert_eq!(serde_json::to_string(&help).expect("plain data"), line);
-        let newer = r#"{"type":"help","seq":7,"level":"interactive","lease_ms":1000,"reason":"start of xterm","x":1}"#;
+        let newer = r#"{"type":"help","seq":7,"level":"interactive","lease_ms":1000,"marked":true,"reason":"start of xterm","x":1}"#;
         assert_eq!(serde_json::from_str::<FromGuest>(newer).expect("a help"), help);
     }
 

@@ -112,7 +112,7 @@ use crate::table::{SortList, Table};
 use crate::wf2q::{ROOT, Wf2q};
 use crate::{
     Class, GroupId, GroupReport, GroupStats, Insertion, Nanos, Next, Priority, QueueId, Request,
-    Scheduler, Tag, Weight,
+    Scheduler, Tag, Urgency, Weight,
 };
 
 /// Longest time that the idle class waits while others of its group are served.
@@ -336,6 +336,11 @@ impl Scheduler for Bfq {
     fn remove_queue(&mut self, now: Nanos, queue: QueueId) {
         let now = self.inside(now);
         self.retire_queue(now, queue.0);
+    }
+
+    fn set_urgency(&mut self, now: Nanos, queue: QueueId, urgency: Urgency) {
+        let now = self.inside(now);
+        self.urge(now, queue.0, urgency);
     }
 
     #[inline]

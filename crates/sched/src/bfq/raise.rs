@@ -8,7 +8,7 @@ use super::Bfq;
 use super::burst::{BURST_EXIT, InBurst};
 use super::queue::Queue;
 use super::softrt::SoftRtRules;
-use crate::{Class, GroupId, Nanos};
+use crate::{Class, GroupId, Nanos, Urgency};
 
 /// Why a queue is raised.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -22,6 +22,16 @@ pub(super) enum WrKind {
     SoftRt,
 }
 
+impl From<Urgency> for WrKind {
+    fn from(urgency: Urgency) -> Self {
+        match urgency {
+            Urgency::None => Self::None,
+            Urgency::Interactive => Self::Interactive,
+            Urgency::SoftRealTime => Self::SoftRt,
+        }
+    }
+}
+
 /// The raise of one queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Raise {
@@ -32,6 +42,8 @@ pub(super) struct Raise {
     interactive_since: Option<Nanos>,
     /// Charged since the raise began, in sectors.
     pub(super) service: u64,
+    /// What somebody outside says; while it is not [`Urgency::None`] the raise has no end.
+    urged: Urgency,
 }
 
 impl Raise {
@@ -63,6 +75,10 @@ impl Bfq {
             queue.in_flight == 0 && queue.batches.next(now, queue.think.last_end(), rules);
         if !self.tunables.low_latency || !queue.is_raisable() {
             return false;
+        }
+        if queue.raise.urged != Urgency::None {
+            let kind = queue.raise.urged.into();
+            return self.raise(now, id, kind);
         }
         let is_back = queue.is_back_after(now, pause, began);
         let is_isochronous = is_late && !queue.seek.is_totally_seeky();
@@ -129,7 +145,7 @@ impl Bfq {
     pub(super) fn review_raise_in_service(&mut self, now: Nanos, id: u32) {
         let Queue { raise, in_burst, .. } = &self.queues[id as usize];
         let before = raise.kind;
-        if before == WrKind::None {
+        if before == WrKind::None || raise.urged != Urgency::None {
             return;
         }
         if *in_burst == InBurst::Large {
@@ -147,10 +163,29 @@ impl Bfq {
         }
     }
 
+    /// Raises a queue, or ends that, because somebody outside says so.
+    pub(super) fn urge(&mut self, now: Nanos, id: u32, urgency: Urgency) {
+        let queue = &mut self.queues[id as usize];
+        if queue.raise.urged == urgency || !queue.is_raisable() {
+            return;
+        }
+        queue.raise.urged = urgency;
+        if urgency == Urgency::None {
+            self.end_raise(now, id);
+            if self.holder == Some(id) {
+                // A raised slot may last very long; others are meant now.
+                self.slot.ends = self.slot.ends.min(now + self.tunables.timeout_sync);
+            }
+        } else if self.tunables.low_latency {
+            self.raise(now, id, urgency.into());
+        }
+    }
+
     /// Ends the soft real-time raise of a queue that turns out to seek all the time.
     pub(super) fn review_seeks(&mut self, now: Nanos, id: u32) {
         let queue = &self.queues[id as usize];
-        if queue.raise.kind == WrKind::SoftRt && queue.seek.is_totally_seeky() {
+        let is_urged = queue.raise.urged != Urgency::None;
+        if queue.raise.kind == WrKind::SoftRt && queue.seek.is_totally_seeky() && !is_urged {
             self.lapse(now, id);
         }
     }

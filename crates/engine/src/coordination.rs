@@ -1,0 +1,170 @@
+//! What a guest says reaches the scheduler: the urgency of a VM becomes that of its queues.
+//!
+//! Which of them? Those that the guest itself prefers, by the I/O priority of their requests, as
+//! its agent does with the applications that it means. A guest that marks nothing has all queues
+//! that somebody waits for made urgent: then its own scheduler must say what goes first, and the
+//! host makes sure that the guest as a whole is served at once.
+
+use evenkeel_sched::{GroupId, Nanos, Scheduler as _, Urgency};
+
+use crate::classify;
+use crate::engine::Engine;
+use crate::help::{Ask, Help, HelpPolicy, HelpReport};
+
+/// How long after its last marked request a guest is taken for one that marks.
+const MARKS_FOR: Nanos = Nanos::from_secs(2);
+
+/// The help of all VMs of a pool.
+#[derive(Debug, Default)]
+pub(crate) struct Helps {
+    /// By group; none for groups that are no VM, or whose policy was never set.
+    vms: Vec<Option<VmHelp>>,
+    /// How many VMs are helped now.
+    on: u32,
+    /// Not later than the first end of a lease or a credit.
+    deadline: Option<Nanos>,
+}
+
+#[derive(Debug)]
+struct VmHelp {
+    help: Help,
+    /// When the guest last sent a request that it prefers, while it was helped, or until when it
+    /// has said that it does.
+    marked: Option<Nanos>,
+    /// What its queues were last told.
+    applied: Urgency,
+}
+
+impl Helps {
+    /// Returns whether any VM is helped now.
+    #[inline]
+    pub(crate) fn is_any_on(&self) -> bool {
+        self.on > 0
+    }
+
+    #[inline]
+    pub(crate) fn is_due(&self, now: Nanos) -> bool {
+        self.deadline.is_some_and(|deadline| now >= deadline)
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Nanos> {
+        self.deadline
+    }
+
+    pub(crate) fn forget(&mut self, vm: GroupId) {
+        if let Some(place) = self.vms.get_mut(vm.0 as usize) {
+            let was_on = place.take().is_some_and(|vm| vm.applied != Urgency::None);
+            self.on -= u32::from(was_on);
+        }
+    }
+
+    fn get_mut(&mut self, vm: GroupId) -> Option<&mut VmHelp> {
+        self.vms.get_mut(vm.0 as usize)?.as_mut()
+    }
+}
+
+impl Engine {
+    /// Says how far a VM's requests for help are believed. Before the first call a VM that asks is
+    /// not heard.
+    pub fn set_help_policy(&mut self, now: Nanos, vm: GroupId, policy: HelpPolicy) {
+        let served = self.served(vm);
+        let index = vm.0 as usize;
+        if self.helps.vms.len() <= index {
+            self.helps.vms.resize_with(index + 1, || None);
+        }
+        match &mut self.helps.vms[index] {
+            Some(known) => known.help.set_policy(now, policy, served),
+            place => {
+                let help = Help::new(now, policy, served);
+                *place = Some(VmHelp { help, marked: None, applied: Urgency::None });
+            }
+        }
+        self.apply_help(now, vm);
+    }
+
+    /// Takes a VM's request for help; returns what it got.
+    pub fn ask_help(&mut self, now: Nanos, vm: GroupId, ask: Ask) -> HelpReport {
+        let served = self.served(vm);
+        let Some(known) = self.helps.get_mut(vm) else { return HelpReport::default() };
+        let is_new = known.help.ask(now, ask, served);
+        if is_new && ask.marked {
+            known.marked = Some(now + ask.lease);
+        }
+        let report = known.help.report();
+        self.apply_help(now, vm);
+        report
+    }
+
+    /// Ends a VM's help because nobody speaks for it any more: its channel was closed, or the VM
+    /// was reset. Credit and trust stay.
+    pub fn reset_help(&mut self, now: Nanos, vm: GroupId) {
+        let served = self.served(vm);
+        if let Some(known) = self.helps.get_mut(vm) {
+            known.help.reset(now, served);
+            self.apply_help(now, vm);
+        }
+    }
+
+    /// Returns what a VM has got so far.
+    pub fn help_report(&mut self, now: Nanos, vm: GroupId) -> HelpReport {
+        let served = self.served(vm);
+        let Some(known) = self.helps.get_mut(vm) else { return HelpReport::default() };
+        known.help.review(now, served);
+        let report = known.help.report();
+        self.apply_help(now, vm);
+        report
+    }
+
+    /// Ends what is over.
+    pub(crate) fn review_help(&mut self, now: Nanos) {
+        self.helps.deadline = None;
+        for vm in (0..).map(GroupId).take(self.helps.vms.len()) {
+            let is_on = self.helps.get_mut(vm).is_some_and(|vm| vm.help.urgency() != Urgency::None);
+            if is_on {
+                let served = self.served(vm);
+                let known = self.helps.get_mut(vm).expect("it was there a moment ago");
+                known.help.review(now, served);
+                self.apply_help(now, vm);
+            }
+        }
+    }
+
+    /// Takes note that a helped guest marks its requests.
+    pub(crate) fn note_preferred(&mut self, now: Nanos, vm: GroupId) {
+        let Some(known) = self.helps.get_mut(vm) else { return };
+        let was_marking = known.marks(now);
+        known.marked = known.marked.max(Some(now));
+        if !was_marking {
+            self.apply_help(now, vm);
+        }
+    }
+
+    /// Tells the scheduler how urgent a VM's queues are.
+    pub(crate) fn apply_help(&mut self, now: Nanos, vm: GroupId) {
+        let Some(known) = self.helps.get_mut(vm) else { return };
+        let (urgency, marks) = (known.help.urgency(), known.marks(now));
+        let before = core::mem::replace(&mut known.applied, urgency);
+        let deadline = known.help.next_deadline();
+        let helps = &mut self.helps;
+        helps.on += u32::from(urgency != Urgency::None);
+        helps.on -= u32::from(before != Urgency::None);
+        helps.deadline = [helps.deadline, deadline].into_iter().flatten().min();
+        if urgency != Urgency::None || before != Urgency::None {
+            for (priority, queue) in self.vms[vm.0 as usize].awaited() {
+                let is_meant = !marks || classify::is_preferred(priority);
+                let urgency = if is_meant { urgency } else { Urgency::None };
+                self.scheduler.set_urgency(now, queue, urgency);
+            }
+        }
+    }
+
+    fn served(&self, vm: GroupId) -> u64 {
+        self.scheduler.group_report(vm).service_sectors
+    }
+}
+
+impl VmHelp {
+    fn marks(&self, now: Nanos) -> bool {
+        self.marked.is_some_and(|marked| now < marked + MARKS_FOR)
+    }
+}

@@ -1,0 +1,97 @@
+//! Somebody outside says that a queue is urgent.
+
+mod bfq_world;
+
+use bfq_world::{Client, Device, World};
+use evenkeel_sched::{BfqTunables, GroupId, Nanos, Scheduler, Urgency};
+
+const DISK: Device = Device::Serial { per_sector: 50_000, seek: 10_000_000 };
+
+/// One greedy random reader in each of two groups, long after their raises have ended.
+fn settled(tunables: BfqTunables) -> World {
+    let mut world = World::tuned(tunables, true, DISK, 1);
+    for _ in 0..2 {
+        let group = world.group(GroupId::ROOT, 100);
+        let queue = world.queue(group);
+        world.clients.push(Client::new(queue, 2, 8, true));
+    }
+    world.check = true;
+    world.run_for(Nanos::from_secs(40));
+    world.forget();
+    world
+}
+
+fn urge(world: &mut World, client: usize, urgency: Urgency) {
+    let queue = world.clients[client].queue;
+    world.bfq.set_urgency(world.now, queue, urgency);
+}
+
+fn sectors(world: &World) -> [u64; 2] {
+    [0, 1].map(|client| world.clients[client].sectors)
+}
+
+#[test]
+fn an_urgent_queue_gets_nearly_everything_for_as_long_as_it_is_urgent() {
+    let mut world = settled(BfqTunables::default());
+    urge(&mut world, 0, Urgency::Interactive);
+    // Far beyond what a raise of its own would last.
+    world.run_for(Nanos::from_secs(60));
+    let [urgent, other] = sectors(&world);
+    println!("{urgent} against {other}");
+    assert!(urgent > other * 10);
+    assert!(other > 0, "nobody starves");
+}
+
+#[test]
+fn shares_are_exact_again_once_nothing_is_urgent() {
+    for urgency in [Urgency::Interactive, Urgency::SoftRealTime] {
+        let mut world = settled(BfqTunables::default());
+        urge(&mut world, 0, urgency);
+        world.run_for(Nanos::from_secs(5));
+        urge(&mut world, 0, Urgency::None);
+        assert!(!world.bfq.group_report(GroupId::ROOT).raised);
+        // A slot until the weights are in force.
+        world.run_for(Nanos::from_millis(500));
+        world.forget();
+        world.run_for(Nanos::from_secs(60));
+        let [one, two] = sectors(&world);
+        println!("{urgency:?}: {one} {two}");
+        assert!(one.abs_diff(two) * 100 < one + two);
+    }
+}
+
+#[test]
+fn two_urgent_queues_share_alike() {
+    let mut world = settled(BfqTunables::default());
+    urge(&mut world, 0, Urgency::Interactive);
+    urge(&mut world, 1, Urgency::Interactive);
+    world.run_for(Nanos::from_secs(60));
+    let [one, two] = sectors(&world);
+    println!("{one} {two}");
+    // A slot lasts up to 3.75 s, that is a sixteenth of the time.
+    assert!(one.abs_diff(two) * 16 < one + two);
+}
+
+#[test]
+fn saying_the_same_again_changes_nothing() {
+    let mut once = settled(BfqTunables::default());
+    let mut often = settled(BfqTunables::default());
+    urge(&mut once, 0, Urgency::Interactive);
+    for _ in 0..100 {
+        urge(&mut often, 0, Urgency::Interactive);
+        once.run_for(Nanos::from_millis(50));
+        often.run_for(Nanos::from_millis(50));
+    }
+    assert_eq!(sectors(&once), sectors(&often));
+}
+
+#[test]
+fn without_low_latency_nobody_is_urgent() {
+    let tunables = BfqTunables { low_latency: false, ..BfqTunables::default() };
+    let mut world = settled(tunables);
+    urge(&mut world, 0, Urgency::SoftRealTime);
+    world.run_for(Nanos::from_secs(30));
+    let [one, two] = sectors(&world);
+    assert!(one.abs_diff(two) * 50 < one + two);
+    assert!(!world.bfq.group_report(GroupId::ROOT).raised);
+}
