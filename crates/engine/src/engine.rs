@@ -51,8 +51,9 @@ impl Engine {
     /// Makes an engine without disks.
     #[must_use]
     pub fn new(now: Nanos, config: &EngineConfig) -> Self {
+        let elevator = ElevatorConfig { depth: config.depth.max(1), ..config.elevator.clone() };
         Self {
-            scheduler: Elevator::new(now, &config.elevator),
+            scheduler: Elevator::new(now, &elevator),
             slots: Slots::default(),
             disks: Vec::new(),
             vms: Vec::new(),

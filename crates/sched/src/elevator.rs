@@ -116,6 +116,8 @@ pub struct ElevatorConfig {
     pub cfq: CfqTunables,
     /// For `bfq`.
     pub bfq: BfqTunables,
+    /// Most requests at the device at a time, for `bfq`; zero if unknown.
+    pub depth: u32,
     /// Whether the device has to move something to reach a sector; for `cfq` and `bfq`.
     pub rotational: bool,
 }
@@ -125,6 +127,7 @@ pub struct ElevatorConfig {
 pub struct Elevator(Inner);
 
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "one per pool, and nothing to follow on the way")]
 enum Inner {
     Noop(Noop),
     Deadline(Deadline),
@@ -166,7 +169,10 @@ impl Elevator {
             }
             Kind::Kyber => Inner::Kyber(Kyber::new(config.kyber, merge)),
             Kind::Cfq => Inner::Cfq(Cfq::new(now, config.cfq, merge, config.rotational)),
-            Kind::Bfq => Inner::Bfq(Bfq::new(now, config.bfq, merge, config.rotational)),
+            Kind::Bfq => {
+                let bfq = Bfq::new(now, config.bfq, merge, config.rotational);
+                Inner::Bfq(bfq.with_depth(config.depth))
+            }
         })
     }
 }

@@ -46,8 +46,23 @@ fn the_device_is_kept_until_the_deadline_and_not_longer() {
 
 #[test]
 fn who_is_raised_is_waited_for_longer() {
-    let (mut bfq, now, _) = one_served(BfqTunables::default(), ROTATING);
+    let tunables = BfqTunables { injection: false, ..BfqTunables::default() };
+    let (mut bfq, now, _) = one_served(tunables, ROTATING);
     assert_eq!(bfq.dispatch(now), Next::NotBefore(now + Nanos::from_millis(20)));
+}
+
+#[test]
+fn a_wait_longer_than_an_idle_slice_lets_one_request_of_another_raised_queue_in() {
+    let (mut bfq, now, queues) = one_served(BfqTunables::default(), ROTATING);
+    let wasteful = now + Nanos::from_millis(8);
+    insert(&mut bfq, now, 2, queues[1], 1 << 31);
+    assert_eq!(bfq.dispatch(now), Next::NotBefore(wasteful));
+    assert_eq!(bfq.dispatch(wasteful), Next::Request(Tag(1)));
+    bfq.check_invariants();
+    assert_eq!(bfq.dispatch(wasteful), Next::NotBefore(now + Nanos::from_millis(20)), "only one");
+    let back = now + Nanos::from_millis(9);
+    insert(&mut bfq, back, 3, queues[0], 8);
+    assert_eq!(bfq.dispatch(back), Next::Request(Tag(3)), "it is still in service");
 }
 
 #[test]

@@ -21,6 +21,9 @@ fn tunables(random: &mut Random) -> BfqTunables {
         large_burst_thresh: if random.below(3) == 0 { 3 } else { 8 },
         wr_max_softrt_rate: if random.below(4) == 0 { 0 } else { 7000 },
         wr_rt_coeff: if random.below(2) == 0 { 30 } else { 3000 },
+        injection: random.below(4) != 0,
+        merge_queues: random.below(3) == 0,
+        stable_merge: random.below(4) == 0,
         ..BfqTunables::default()
     };
     assert_eq!(tunables.validate(), Ok(()));

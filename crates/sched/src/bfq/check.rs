@@ -17,6 +17,7 @@ impl Bfq {
             self.check_queue(id, queue);
         }
         self.check_waiting();
+        self.check_merging();
     }
 
     fn used(&self) -> impl Iterator<Item = &Queue> {
@@ -80,6 +81,7 @@ impl Bfq {
 
     fn check_queue(&self, id: u32, queue: &Queue) {
         queue.list.check(&self.table);
+        self.check_ties(id);
         assert_eq!(queue.next.is_some(), !queue.is_empty(), "something is next if anything waits");
         if let Some(tag) = queue.next {
             assert!(self.table.get(tag).is_waiting(), "what is next waits");
@@ -103,6 +105,7 @@ impl Bfq {
         if self.slot.idle_until.is_some() {
             let id = self.holder.expect("B9: the device is kept for somebody");
             let queue = &self.queues[id as usize];
+            assert!(self.slot.wasteful_from.is_none_or(|at| self.slot.idle_until > Some(at)));
             assert!(queue.is_empty() && queue.in_flight == 0, "B9: who is waited for has nothing");
         }
     }

@@ -32,7 +32,7 @@ impl Bfq {
     }
 
     /// Returns whether waiting for this queue gains more throughput than it costs.
-    fn idling_boosts(&self, queue: &Queue) -> bool {
+    pub(super) fn idling_boosts(&self, queue: &Queue) -> bool {
         let (rotational, queueing) = (self.rotational, self.queueing);
         let sequential = !queue.seek.is_seeky() && queue.bound.is_bound() && queue.short_ttime;
         let boosts = (rotational && !queueing) || ((rotational || !queueing) && sequential);
@@ -87,6 +87,7 @@ impl Bfq {
     pub(super) fn arm_idle(&mut self, now: Nanos, id: u32) {
         self.slot.idle_began = now;
         self.slot.idle_until = Some(now + self.idle_window(id));
+        self.slot.wasteful_from = self.wasteful_from(now, id);
     }
 
     fn idle_window(&self, id: u32) -> Nanos {

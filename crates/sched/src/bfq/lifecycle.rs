@@ -1,16 +1,23 @@
 //! A request arrives; a queue turns busy, or idle; a request completes.
 
-use super::{Bfq, ExpireReason};
+use super::select::{ALONE, INJECTED, MARK_BITS};
+use super::{Bfq, ExpireReason, NOBODY};
 use crate::merge::{End, Merge};
 use crate::wf2q::Return;
-use crate::{Class, GroupId, Insertion, Nanos, Request, Tag};
+use crate::{Class, GroupId, Insertion, Nanos, QueueId, Request, Tag};
 
 impl Bfq {
     pub(super) fn arrive(&mut self, now: Nanos, request: &Request) -> Insertion {
         self.end_overdue_wait(now);
-        let id = request.queue.0;
+        let issuer = request.queue.0;
+        let id = if self.tunables.merge_queues || self.tunables.stable_merge {
+            self.redirect(now, issuer, request.pos)
+        } else {
+            self.merging.routes[issuer as usize]
+        };
+        assert!(id != NOBODY, "nobody inserts into a removed queue");
+        let request = &Request { queue: QueueId(id), ..*request };
         let queue = &mut self.queues[id as usize];
-        assert!(queue.used && !queue.gone, "nobody inserts into a removed queue");
         let was_empty = queue.is_empty();
         let rules = self.merge_rules;
         if let Some(merge) = queue.list.add(&mut self.table, request, now, rules) {
@@ -19,6 +26,9 @@ impl Bfq {
             self.accounts[queue.group as usize].cell(flavour).merged +=
                 1 + u64::from(merge.absorbed.is_some());
             self.renew_next_after_merge(id, merge);
+            if self.tunables.merge_queues {
+                self.reposition(id);
+            }
             return Insertion::Merged(merge.into);
         }
         self.observe(now, request, was_empty);
@@ -31,9 +41,14 @@ impl Bfq {
         } else if queue.next != before {
             self.renew_budget(id);
         }
-        if self.holder == Some(id) && self.slot.idle_until.take().is_some() && now >= self.slot.ends
-        {
-            self.expire(now, ExpireReason::BudgetTimeout);
+        if self.tunables.merge_queues {
+            self.reposition(id);
+        }
+        if self.holder == Some(id) && self.slot.end_wait() {
+            self.slot.resumed = now;
+            if now >= self.slot.ends {
+                self.expire(now, ExpireReason::BudgetTimeout);
+            }
         }
         Insertion::Queued
     }
@@ -62,13 +77,20 @@ impl Bfq {
         }
         if queue.sync && queue.class != Class::Idle && slice_idle > Nanos::ZERO {
             let longest = Nanos(slice_idle.0 / 2);
-            queue.short_ttime = queue.think.mean().is_none_or(|mean| mean <= longest);
+            let short = queue.think.mean().is_none_or(|mean| mean <= longest);
+            if core::mem::replace(&mut queue.short_ttime, short) != short {
+                self.habit_changed(now, request.queue.0);
+            }
         }
+        let queue = &mut self.queues[request.queue.0 as usize];
         queue.seek.arrived(request.pos, request.nr_sectors, self.rotational);
         if queue.sync {
             let since = queue.think.last_end().filter(|_| is_done);
             let fresh = queue.fresh;
             queue.bound.arrived(now, since.map(|since| now.since(since)), fresh);
+            if is_done {
+                self.came_alone(now, request.queue.0);
+            }
         }
     }
 
@@ -107,6 +129,7 @@ impl Bfq {
         let continues = core::mem::take(&mut queue.paused) && in_time;
         queue.fresh = false;
         queue.waits_since = now;
+        queue.sharing.turned_busy();
         let left = self.engine.budget(queue.node).saturating_sub(queue.spent);
         let target = queue.max_budget;
         let mut budget =
@@ -117,6 +140,7 @@ impl Bfq {
         let how = if continues { Return::Continued(self.memory()) } else { Return::Anew };
         self.enter_busy(id);
         self.engine.activate(now, self.queues[id as usize].node, budget, how);
+        self.pay_debt(id);
         self.preempt(now, id, continues);
     }
 
@@ -152,6 +176,7 @@ impl Bfq {
         if queue.raise.is_on() {
             self.count_raised(id, true);
         }
+        self.woke_up(id);
         self.set_pending(id, true);
     }
 
@@ -200,15 +225,22 @@ impl Bfq {
         self.observe_depth();
         let record = self.table.complete(tag);
         let id = record.queue.0;
-        let (sent, came_first) = (Nanos(record.fifo_time.0 >> 1), record.fifo_time.0 & 1 == 1);
+        let (sent, marks) = (Nanos(record.fifo_time.0 >> MARK_BITS), record.fifo_time.0);
         let (nr_sectors, flavour) = (record.nr_sectors, record.flavour);
         // Who came to an empty device may have had company a moment later.
-        let alone = came_first && self.table.in_flight() == 0;
+        let alone = marks & ALONE != 0 && self.table.in_flight() == 0;
         let took = now.since(sent);
+        self.measure(now, id, tag, self.table.in_flight() + 1);
         self.contention.completed(took, nr_sectors, flavour.is_write(), alone);
         self.device_sectors -= u64::from(nr_sectors);
         self.book_service(self.queues[id as usize].group, flavour, nr_sectors, took);
+        if marks & INJECTED != 0 {
+            self.pay_for_delay(now, id, sent.max(self.last_completion), nr_sectors);
+        }
+        self.count_place(flavour, false);
         let queue = &mut self.queues[id as usize];
+        self.last_completion = now;
+        self.last_completed = if queue.sharing.shared { NOBODY } else { id };
         queue.in_flight -= 1;
         queue.think.completed(now);
         let (in_flight, is_empty, is_busy) = (queue.in_flight, queue.is_empty(), queue.busy);
@@ -257,8 +289,18 @@ impl Bfq {
     /// Frees the name of a removed queue that has nothing left.
     pub(super) fn reap(&mut self, id: u32) {
         let queue = &mut self.queues[id as usize];
-        if queue.gone && queue.used && !queue.busy && queue.in_flight == 0 {
+        if queue.busy || queue.in_flight > 0 {
+            return;
+        }
+        if queue.sharing.removed != NOBODY {
+            self.free_names(id);
+        }
+        let queue = &mut self.queues[id as usize];
+        if queue.gone && queue.used {
             queue.used = false;
+            self.cut_ties(id);
+            self.leave_neighbours(id);
+            let queue = &self.queues[id as usize];
             self.engine.remove(queue.node);
             self.leave_burst(id);
             self.free_queues.push(id);

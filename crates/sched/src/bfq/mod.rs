@@ -10,7 +10,8 @@
 //! start all together are not: they want to be done soon, not to be first.
 //!
 //! What the device holds can no longer be scheduled, so service is charged when a request is
-//! dispatched. Queues and groups lie in flat arrays, their names are indices; once warm nothing is
+//! dispatched. While a queue is waited for, requests of others may be *injected*, as many as it
+//! bears. Queues and groups lie in flat arrays, their names are indices; once warm nothing is
 //! allocated, and every call takes O(log n) steps per level of the tree.
 //!
 //! # Decisions
@@ -63,9 +64,21 @@
 //!     directions, and what the scheduler itself holds back is no evidence.
 //! 19. Time that passes in one jump while requests wait or are in flight did not pass (see
 //!     [`clock`]).
+//! 20. What is injected is what would be served next, first in the group of the queue in service,
+//!     then further up: no list of all busy queues is searched, and a VM that thinks leaves its
+//!     time to itself before others. It moves its queue's place in the competition at once, and
+//!     ends when that queue is ahead by a budget. The idle class is never injected, and with strict
+//!     guarantees nothing is.
+//! 21. Where the device works on one thing after the other, an injected request also pays for the
+//!     time in which it kept the queue in service waiting, and that queue does not. So injection
+//!     uses what is idle, and leaves shares as they are.
+//! 22. A queue that injection emptied is expected back like one whose slot ended while it waited
+//!     for its own requests; and an issuer's write-back has no precedence over the rest of its VM.
+//! 23. Only queues of one group wake each other; see `wakers`.
+//! 24. Merges take effect at once for all issuers, without chains; see `merging`.
+//! 25. Places at the device are what is limited for writes, and only while others wait; see `slots`.
 //!
-//! Deliberately absent, with room left: injection, wakers, merging of queues, limits on slots;
-//! raising of write-back.
+//! Deliberately absent, with room left: raising of write-back; devices with several actuators.
 //!
 //! Source: P. Valente and F. Checconi, "High Throughput Disk Scheduling with Fair Bandwidth
 //! Distribution", 2010; P. Valente and A. Avanzini, "Evolution of the BFQ Storage-I/O Scheduler",
@@ -76,20 +89,26 @@ mod burst;
 mod check;
 mod clock;
 mod contention;
+#[cfg(test)]
+mod histories;
 mod hwtag;
 mod idling;
+mod inject;
 mod iostat;
 mod lifecycle;
+mod merging;
 mod queue;
 mod raise;
 mod rate;
 mod select;
+mod slots;
 mod softrt;
 mod stats;
 #[cfg(test)]
 mod tests;
 mod tunables;
 mod tune;
+mod wakers;
 
 use alloc::vec::Vec;
 
@@ -98,13 +117,16 @@ use burst::InBurst;
 use clock::Clock;
 use contention::Contention;
 use hwtag::HwTag;
+use inject::{InjectLimit, Injection};
 use iostat::Account;
+use merging::{Merging, Sharing};
 use queue::{Group, Queue};
 use raise::Raise;
 use rate::PeakRate;
 use softrt::Batches;
 use stats::{IoBound, SeekHistory, ThinkTime};
 pub use tunables::{BfqTunables, BfqTunablesError, Queueing};
+use wakers::Ties;
 
 use crate::choose::BackSeek;
 use crate::merge::{MergeLimits, MergeRules};
@@ -117,6 +139,9 @@ use crate::{
 
 /// Longest time that the idle class waits while others of its group are served.
 const IDLE_GUARANTEE: Nanos = Nanos::from_millis(200);
+
+/// The index that names no queue.
+const NOBODY: u32 = u32::MAX;
 
 /// The slot of the queue in service.
 #[derive(Clone, Copy, Debug, Default)]
@@ -132,6 +157,33 @@ struct SlotTimes {
     /// Until when the device is kept although the queue is empty; none unless it is being kept
     /// with nothing of the queue in flight.
     idle_until: Option<Nanos>,
+    /// When the wait begins to be a waste, and whether it has; see `wasteful_from`.
+    wasteful_from: Option<Nanos>,
+    is_wasteful: bool,
+    /// Since when the queue in service has had something to do.
+    resumed: Nanos,
+    /// For how long injected requests delayed it.
+    others: Nanos,
+    /// Sector behind the last request of the queue in service; far from everything before it.
+    position: u64,
+}
+
+impl SlotTimes {
+    /// Ends a wait for the queue in service; returns whether there was one.
+    fn end_wait(&mut self) -> bool {
+        self.wasteful_from = None;
+        self.is_wasteful = false;
+        self.idle_until.take().is_some()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.idle_until.is_some()
+    }
+
+    /// Returns when the device is looked after again while the queue in service is empty.
+    fn wakes(&self) -> Nanos {
+        self.wasteful_from.or(self.idle_until).unwrap_or(self.ends)
+    }
 }
 
 /// The scheduler; see the module.
@@ -153,6 +205,7 @@ pub struct Bfq {
     table: Table,
     engine: Wf2q,
     queues: Vec<Queue>,
+    merging: Merging,
     free_queues: Vec<u32>,
     groups: Vec<Group>,
     free_groups: Vec<u32>,
@@ -174,10 +227,18 @@ pub struct Bfq {
     limits: Limits,
     rate: PeakRate,
     contention: Contention,
+    injection: Injection,
+    /// Whose request completed last, if it still exists, and when.
+    last_completed: u32,
+    last_completion: Nanos,
     /// Sector behind the last request dispatched.
     last_position: u64,
     /// Sectors of all requests at the device.
     device_sectors: u64,
+    /// Writes at the device that somebody waits for, and write-back.
+    writes_at_device: [u32; 2],
+    /// Most requests at the device; zero if unknown.
+    depth: u32,
 }
 
 impl Bfq {
@@ -201,6 +262,7 @@ impl Bfq {
             table: Table::default(),
             engine: Wf2q::new(IDLE_GUARANTEE),
             queues: Vec::new(),
+            merging: Merging::default(),
             free_queues: Vec::new(),
             groups: Vec::from([Group::new(ROOT, ROOT)]),
             free_groups: Vec::new(),
@@ -215,9 +277,21 @@ impl Bfq {
             limits: Limits::new(tunables.max_budget_sectors),
             rate: PeakRate::new(now, rotational),
             contention: Contention::default(),
+            injection: Injection::default(),
+            last_completed: NOBODY,
+            last_completion: now,
             last_position: 0,
             device_sectors: 0,
+            writes_at_device: [0; 2],
+            depth: 0,
         }
+    }
+
+    /// Says how many requests the device takes at once, so that writes leave places free.
+    #[must_use]
+    pub fn with_depth(mut self, depth: u32) -> Self {
+        self.depth = depth;
+        self
     }
 
     /// Returns the tunables in force.
@@ -235,9 +309,8 @@ impl Bfq {
         }
         // With nothing waited for, the queue has requests in flight, and may keep the device until
         // its slot ends.
-        self.slot
-            .idle_until
-            .or_else(|| (!self.tunables.strict_guarantees).then_some(self.slot.ends))
+        let is_waiting = self.slot.idle_until.is_some();
+        (is_waiting || !self.tunables.strict_guarantees).then(|| self.slot.wakes())
     }
 
     fn busy_total(&self) -> u32 {
@@ -282,7 +355,34 @@ impl Bfq {
             batches: Batches::default(),
             waits_since: now,
             in_burst: InBurst::No,
+            inject: InjectLimit::new(now),
+            debt: 0,
+            ties: Ties::default(),
+            sharing: Sharing::new(now),
         }
+    }
+
+    fn add_internal_queue(
+        &mut self,
+        now: Nanos,
+        group: u32,
+        priority: Priority,
+        sync: bool,
+    ) -> u32 {
+        let queue = self.new_queue(now, group, priority, sync);
+        let node = queue.node as usize;
+        let id = if let Some(id) = self.free_queues.pop() {
+            self.queues[id as usize] = queue;
+            id
+        } else {
+            self.queues.push(queue);
+            u32::try_from(self.queues.len() - 1).expect("fewer than 2^32 queues")
+        };
+        if self.owners.len() <= node {
+            self.owners.resize(node + 1, u32::MAX);
+        }
+        self.owners[node] = id;
+        id
     }
 }
 
@@ -317,30 +417,18 @@ impl Scheduler for Bfq {
     fn add_queue(&mut self, now: Nanos, group: GroupId, priority: Priority, sync: bool) -> QueueId {
         assert!(self.group(group).used, "the group exists");
         let now = self.inside(now);
-        let queue = self.new_queue(now, group.0, priority, sync);
-        let node = queue.node as usize;
-        let id = if let Some(id) = self.free_queues.pop() {
-            self.queues[id as usize] = queue;
-            id
-        } else {
-            self.queues.push(queue);
-            u32::try_from(self.queues.len() - 1).expect("fewer than 2^32 queues")
-        };
-        if self.owners.len() <= node {
-            self.owners.resize(node + 1, u32::MAX);
-        }
-        self.owners[node] = id;
-        QueueId(id)
+        let id = self.add_internal_queue(now, group.0, priority, sync);
+        QueueId(self.add_issuer(now, id, priority))
     }
 
     fn remove_queue(&mut self, now: Nanos, queue: QueueId) {
         let now = self.inside(now);
-        self.retire_queue(now, queue.0);
+        self.remove_issuer(now, queue.0);
     }
 
     fn set_urgency(&mut self, now: Nanos, queue: QueueId, urgency: Urgency) {
         let now = self.inside(now);
-        self.urge(now, queue.0, urgency);
+        self.urge_issuer(now, queue.0, urgency);
     }
 
     #[inline]

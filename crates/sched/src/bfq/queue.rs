@@ -1,9 +1,12 @@
 //! What is known of one queue and of one group.
 
 use super::burst::{Burst, InBurst};
+use super::inject::InjectLimit;
+use super::merging::{Neighbours, Sharing};
 use super::raise::Raise;
 use super::softrt::Batches;
 use super::stats::{IoBound, SeekHistory, ThinkTime};
+use super::wakers::Ties;
 use crate::table::SortList;
 use crate::wf2q::Node;
 use crate::{Class, Nanos, Tag};
@@ -52,6 +55,12 @@ pub(super) struct Queue {
     /// Since when it waits for the device, while it does.
     pub(super) waits_since: Nanos,
     pub(super) in_burst: InBurst,
+    /// How many requests of others it bears while it is waited for.
+    pub(super) inject: InjectLimit,
+    /// What it owes for time that injected requests took, in sectors; paid when it is next busy.
+    pub(super) debt: u64,
+    pub(super) ties: Ties,
+    pub(super) sharing: Sharing,
 }
 
 impl Queue {
@@ -75,6 +84,7 @@ pub(super) struct Group {
     /// When its lead over others was forgiven last.
     pub(super) forgiven: Option<Nanos>,
     pub(super) burst: Burst,
+    pub(super) neighbours: Neighbours,
 }
 
 impl Group {
@@ -88,6 +98,7 @@ impl Group {
             soft_rt: 0,
             forgiven: None,
             burst: Burst::NONE,
+            neighbours: Neighbours::default(),
         }
     }
 }

@@ -143,11 +143,18 @@ impl Bfq {
 
     /// Ends the raise of the queue in service if its time or its sectors are used up.
     pub(super) fn review_raise_in_service(&mut self, now: Nanos, id: u32) {
-        let Queue { raise, in_burst, .. } = &self.queues[id as usize];
-        let before = raise.kind;
-        if before == WrKind::None || raise.urged != Urgency::None {
+        let Raise { kind: before, urged, .. } = self.queues[id as usize].raise;
+        if before == WrKind::None || urged != Urgency::None {
             return;
         }
+        self.end_overdue_raise(now, id);
+        if self.queues[id as usize].raise.kind != before {
+            self.engine.settle_weights(self.queues[id as usize].node);
+        }
+    }
+
+    fn end_overdue_raise(&mut self, now: Nanos, id: u32) {
+        let Queue { raise, in_burst, .. } = &self.queues[id as usize];
         if *in_burst == InBurst::Large {
             self.end_raise(now, id);
         } else if now > raise.began + raise.lasts {
@@ -158,8 +165,25 @@ impl Bfq {
         if raise.kind == WrKind::Interactive && raise.service > most {
             self.end_raise(now, id);
         }
-        if self.queues[id as usize].raise.kind != before {
-            self.engine.settle_weights(self.queues[id as usize].node);
+    }
+
+    /// Returns the raise that a queue without a past would have if something started in it now.
+    pub(super) fn first_raise(&self, now: Nanos, id: u32) -> Raise {
+        let pause = self.tunables.wr_min_idle_time;
+        let starts = self.queues[id as usize].is_back_after(now, pause, self.began);
+        let is_on = starts && self.tunables.low_latency;
+        let kind = if is_on { WrKind::Interactive } else { WrKind::None };
+        Raise { kind, began: now, lasts: self.wr_duration(), ..Raise::default() }
+    }
+
+    /// Lets a queue have this raise, as far as it is not over.
+    pub(super) fn adopt_raise(&mut self, now: Nanos, id: u32, raise: Raise) {
+        self.set_kind(id, WrKind::None);
+        let urged = Urgency::None;
+        self.queues[id as usize].raise = Raise { kind: WrKind::None, urged, ..raise };
+        if self.tunables.low_latency && raise.is_on() {
+            self.set_kind(id, raise.kind);
+            self.end_overdue_raise(now, id);
         }
     }
 

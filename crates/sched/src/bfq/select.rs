@@ -1,6 +1,6 @@
 //! Who holds the device, for how long, and what happens when the slot ends.
 
-use super::budget::{Device, Pace, Slot, next_budget, pace, time_charge};
+use super::budget::{Pace, Slot, next_budget, pace, time_charge};
 use super::rate::Sample;
 use super::stats::is_seek;
 use super::{Bfq, ExpireReason};
@@ -13,9 +13,16 @@ const DEVICE_SECTORS_MIN: u64 = 1024;
 /// Requests may always be merged up to this, in sectors (128 KiB): what guests read ahead by.
 const MERGED_SECTORS_MIN: u32 = 256;
 
+/// Marks in the record of a request at the device: it found the device empty; it was injected.
+pub(super) const ALONE: u64 = 1;
+pub(super) const INJECTED: u64 = 2;
+pub(super) const MARK_BITS: u32 = 2;
+
 /// What to do with the queue in service.
 enum Verdict {
     Serve(Tag),
+    /// Serve another queue meanwhile.
+    Inject(u32, Tag),
     Wait(Next),
     Expire(ExpireReason),
 }
@@ -36,6 +43,7 @@ impl Bfq {
 
     pub(super) fn choose_next(&mut self, now: Nanos) -> Next {
         self.end_overdue_wait(now);
+        self.slot.is_wasteful |= self.slot.wasteful_from.take_if(|at| now >= *at).is_some();
         if self.busy_total() == 0 || (self.tunables.strict_guarantees && self.table.in_flight() > 0)
         {
             return Next::Empty;
@@ -52,6 +60,7 @@ impl Bfq {
                     self.send(now, id, tag);
                     return Next::Request(tag);
                 }
+                Verdict::Inject(other, tag) => return self.inject(now, other, tag),
                 Verdict::Wait(next) => return next,
                 Verdict::Expire(reason) => self.expire(now, reason),
             }
@@ -75,7 +84,8 @@ impl Bfq {
         self.queues[id as usize].fifo_checked = false;
         self.limits.slot_begins();
         self.slot.shared_until = now;
-        self.slot.idle_until = None;
+        self.slot.position = u64::MAX;
+        self.slot.end_wait();
         // While the device works for others, nobody can tell when the head arrives.
         self.slot.is_new = self.rotational && self.table.in_flight() == 0;
         self.start_clock(now, id);
@@ -88,6 +98,8 @@ impl Bfq {
         let lasts = self.tunables.timeout_sync.0.saturating_mul(self.slot_factor(id));
         self.slot.began = now;
         self.slot.ends = now + Nanos(lasts);
+        self.slot.resumed = now;
+        self.slot.others = Nanos::ZERO;
     }
 
     /// Takes note that a request of the queue in service has completed. With the first one the head
@@ -99,7 +111,7 @@ impl Bfq {
         }
     }
 
-    fn examine(&self, now: Nanos, id: u32) -> Verdict {
+    fn examine(&mut self, now: Nanos, id: u32) -> Verdict {
         let queue = &self.queues[id as usize];
         let timed_out = now >= self.slot.ends;
         if let Some(tag) = queue.next {
@@ -109,7 +121,7 @@ impl Bfq {
             let spent = self.engine.service(queue.node);
             return if spent + self.charge(id, tag) > self.engine.budget(queue.node) {
                 Verdict::Expire(ExpireReason::BudgetExhausted)
-            } else if self.device_is_full(tag) {
+            } else if self.device_is_full(tag) || self.lacks_place(tag) {
                 Verdict::Wait(Next::Empty)
             } else {
                 Verdict::Serve(tag)
@@ -119,13 +131,12 @@ impl Bfq {
             if self.table.waiting() == 0 {
                 return Verdict::Wait(Next::Empty);
             }
-            if let Some(until) = self.slot.idle_until {
-                return Verdict::Wait(Next::NotBefore(until));
+            if timed_out && self.slot.idle_until.is_none() {
+                return Verdict::Expire(ExpireReason::BudgetTimeout);
             }
-            return if timed_out {
-                Verdict::Expire(ExpireReason::BudgetTimeout)
-            } else {
-                Verdict::Wait(Next::NotBefore(self.slot.ends))
+            return match self.choose_injection(id) {
+                Some((other, tag)) => Verdict::Inject(other, tag),
+                None => Verdict::Wait(Next::NotBefore(self.slot.wakes())),
             };
         }
         Verdict::Expire(ExpireReason::NoMoreRequests)
@@ -144,7 +155,20 @@ impl Bfq {
 
     /// Sends a request of the queue in service to the device.
     fn send(&mut self, now: Nanos, id: u32, tag: Tag) {
-        let cost = self.charge(id, tag);
+        let (cost, nr_sectors) = (self.charge(id, tag), self.table.get(tag).nr_sectors);
+        self.engine.serve(self.queues[id as usize].node, cost, u64::from(nr_sectors));
+        self.injection.sent(tag);
+        self.start(now, id, tag, cost);
+        self.slot.position = self.last_position;
+        self.review_raise_in_service(now, id);
+        let is_idle_class = self.queues[id as usize].class == Class::Idle;
+        if is_idle_class && self.busy_total() > 1 {
+            self.expire(now, ExpireReason::BudgetExhausted);
+        }
+    }
+
+    /// Takes a request, for which its queue was charged `cost`, from its queue to the device.
+    pub(super) fn start(&mut self, now: Nanos, id: u32, tag: Tag, cost: u64) {
         let record = self.table.get(tag);
         let (pos, end, nr_sectors) = (record.pos, record.end(), record.nr_sectors);
         let (flavour, waited) = (record.flavour, now.since(record.fifo_time));
@@ -155,8 +179,8 @@ impl Bfq {
         }
         self.last_position = end;
         self.device_sectors += u64::from(nr_sectors);
+        self.count_place(flavour, true);
         let queue = &mut self.queues[id as usize];
-        self.engine.serve(queue.node, cost, u64::from(nr_sectors));
         if queue.raise.is_on() {
             queue.raise.service += cost;
         }
@@ -170,13 +194,13 @@ impl Bfq {
         queue.list.start(&mut self.table, tag);
         self.accounts[queue.group as usize].cell(flavour).wait_time += waited;
         // When it came is known to the books; the record now carries when the request was sent,
-        // and in the lowest bit whether it found the device empty.
-        let sent = Nanos(now.0 << 1 | u64::from(!device_busy));
-        self.table.record_mut(tag.0).fifo_time = sent;
-        self.review_raise_in_service(now, id);
-        let is_idle_class = self.queues[id as usize].class == Class::Idle;
-        if is_idle_class && self.busy_total() > 1 {
-            self.expire(now, ExpireReason::BudgetExhausted);
+        // and below that its marks.
+        let alone = if device_busy { 0 } else { ALONE };
+        self.table.record_mut(tag.0).fifo_time = Nanos(now.0 << MARK_BITS | alone);
+        self.injection.at_device(self.table.in_flight());
+        if self.tunables.merge_queues {
+            self.queues[id as usize].sharing.served(now);
+            self.reposition(id);
         }
     }
 
@@ -196,11 +220,12 @@ impl Bfq {
     pub(super) fn expire(&mut self, now: Nanos, reason: ExpireReason) {
         let id = self.holder.take().expect("somebody holds the device");
         // Time spent waiting for a queue is no time in which it was slow.
-        let idled = self.slot.idle_until.take().is_some();
-        let end = if idled { self.slot.idle_began } else { now };
+        let end = if self.slot.end_wait() { self.slot.idle_began } else { now };
         let span = self.exclusive_time(id, end);
+        self.injection.forget();
         self.charge_time(id, reason, span);
         let queue = &mut self.queues[id as usize];
+        queue.sharing.parts |= queue.sharing.shared && queue.seek.is_seeky();
         let service = self.engine.service(queue.node);
         let slot = Slot {
             sync: queue.sync,
@@ -243,11 +268,16 @@ impl Bfq {
     }
 
     /// Returns for how long up to `end` the queue in service had the device to itself. Where
-    /// requests of several queues overlap at the device, time spent with others is not its own.
+    /// requests of several queues overlap at the device, time spent with others is not its own;
+    /// elsewhere, time in which others delayed it is not.
     fn exclusive_time(&self, id: u32, end: Nanos) -> Nanos {
         let own = self.queues[id as usize].in_flight;
         if !self.is_queueing_flash() {
-            if self.slot.is_new { Nanos::ZERO } else { end.since(self.slot.began) }
+            if self.slot.is_new {
+                Nanos::ZERO
+            } else {
+                end.since(self.slot.began) - self.slot.others
+            }
         } else if self.table.in_flight() > own {
             Nanos::ZERO
         } else {
@@ -263,12 +293,7 @@ impl Bfq {
         }
         let (node, seeky) = (queue.node, queue.seek.is_seeky());
         let (service, budget) = (self.engine.service(node), self.engine.budget(node));
-        let device = Device {
-            rotational: self.rotational,
-            overlaps: self.is_queueing_flash(),
-            max_budget: self.limits.max(),
-            timeout: self.tunables.timeout_sync,
-        };
+        let device = self.device();
         let Pace { charged, slow } = pace(span, seeky, device, service);
         let left = budget.saturating_sub(service);
         if slow || (reason == ExpireReason::BudgetTimeout && left >= budget / 3) {

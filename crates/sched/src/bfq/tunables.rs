@@ -74,6 +74,12 @@ pub struct BfqTunables {
     pub burst_interval: Nanos,
     /// How many times write-back is charged while all queues have equal rights. 1 to 100.
     pub async_charge_factor: u32,
+    /// Whether requests of others may use the device while it is kept for an empty queue.
+    pub injection: bool,
+    /// Whether queues of one group that work close to each other become one.
+    pub merge_queues: bool,
+    /// Whether queues with equal rights that are created in a burst become one, for ever.
+    pub stable_merge: bool,
     /// Whether the device queues by itself.
     pub queueing: Queueing,
 }
@@ -101,6 +107,9 @@ impl Default for BfqTunables {
             large_burst_thresh: 8,
             burst_interval: Nanos::from_millis(180),
             async_charge_factor: 3,
+            injection: true,
+            merge_queues: false,
+            stable_merge: false,
             queueing: Queueing::Yes,
         }
     }

@@ -37,6 +37,9 @@ impl Bfq {
         {
             self.restart_bursts();
         }
+        if after.merge_queues != before.merge_queues {
+            self.review_neighbours();
+        }
         self.end_unwanted_raises(now);
         self.renew_coeffs();
         Ok(())

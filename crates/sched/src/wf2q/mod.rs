@@ -31,6 +31,7 @@
 
 mod check;
 mod entity;
+mod inject;
 #[cfg(test)]
 mod model;
 #[cfg(test)]
