@@ -6,14 +6,19 @@
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
-/// How long a server may take until its sockets exist. A successor waits for the image's lock.
+use crate::child::Process;
+
+/// How long a server may take until its sockets exist. A successor waits for the image's lock;
+/// preallocating an image may take seconds.
 const START_PATIENCE: Duration = Duration::from_secs(40);
+/// How long it may take to leave.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(60);
 
 /// One disk of a configuration.
 #[derive(Clone, Debug)]
@@ -74,10 +79,10 @@ impl PoolSpec {
     }
 }
 
-/// A server at work; killed when dropped.
+/// A server at work; killed when dropped, and by the kernel if this process is killed.
 #[derive(Debug)]
 pub struct Server {
-    child: Child,
+    process: Process,
     binary: PathBuf,
     arguments: Vec<String>,
     sockets: Vec<PathBuf>,
@@ -126,7 +131,8 @@ impl Server {
         Self::start(binary, arguments, vec![socket], dir.join("qsd.log"))
     }
 
-    fn start(
+    /// Starts `binary`, whose output goes to the end of `log`, and waits for `sockets`.
+    pub(crate) fn start(
         binary: &Path,
         arguments: Vec<String>,
         sockets: Vec<PathBuf>,
@@ -136,8 +142,8 @@ impl Server {
             // One of an earlier run would look like readiness.
             let _absent = fs::remove_file(socket);
         }
-        let child = spawn(binary, &arguments, &log)?;
-        let mut server = Self { child, binary: binary.to_owned(), arguments, sockets, log };
+        let process = spawn(binary, &arguments, &log)?;
+        let mut server = Self { process, binary: binary.to_owned(), arguments, sockets, log };
         server.wait_ready()?;
         Ok(server)
     }
@@ -149,14 +155,14 @@ impl Server {
     ///
     /// As [`evenkeel`](Self::evenkeel).
     pub fn restart(&mut self) -> anyhow::Result<()> {
-        self.child = spawn(&self.binary, &self.arguments, &self.log)?;
+        self.process = spawn(&self.binary, &self.arguments, &self.log)?;
         self.wait_ready()
     }
 
     /// Returns the process.
     #[must_use]
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.pid()
     }
 
     /// Returns the path of the socket of the disk with this index.
@@ -167,7 +173,7 @@ impl Server {
 
     /// Says whether the process still runs.
     pub fn is_alive(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(None))
+        matches!(self.process.ended(), Ok(None))
     }
 
     /// Ends the process at once, as a crash would.
@@ -175,9 +181,8 @@ impl Server {
     /// # Errors
     ///
     /// What the kernel reports.
-    pub fn kill(&mut self) -> anyhow::Result<ExitStatus> {
-        self.child.kill()?;
-        Ok(self.child.wait()?)
+    pub fn kill(&mut self) -> anyhow::Result<()> {
+        self.process.kill()
     }
 
     /// Asks the process to leave (SIGTERM) and waits for it.
@@ -186,15 +191,9 @@ impl Server {
     ///
     /// If it does not leave within a minute.
     pub fn terminate(&mut self) -> anyhow::Result<ExitStatus> {
-        kill_process(Pid::from_child(&self.child), Signal::TERM)?;
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while Instant::now() < deadline {
-            if let Some(status) = self.child.try_wait()? {
-                return Ok(status);
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        bail!("process {} ignores SIGTERM; log:\n{}", self.pid(), self.log_tail())
+        self.process.signal(Signal::TERM)?;
+        let status = self.process.wait(LEAVE_PATIENCE);
+        status.with_context(|| format!("SIGTERM is ignored; log:\n{}", self.log_tail()))
     }
 
     /// Returns the CPU time that the process has used, all threads, user and system together.
@@ -224,7 +223,7 @@ impl Server {
     fn wait_ready(&mut self) -> anyhow::Result<()> {
         let deadline = Instant::now() + START_PATIENCE;
         while !self.sockets.iter().all(|socket| socket.exists()) {
-            if let Some(status) = self.child.try_wait()? {
+            if let Some(status) = self.process.ended()? {
                 bail!("{} ended with {status}; log:\n{}", self.binary.display(), self.log_tail());
             }
             if Instant::now() > deadline {
@@ -233,14 +232,6 @@ impl Server {
             std::thread::sleep(Duration::from_millis(2));
         }
         Ok(())
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // Both fail only if the process has been waited for already.
-        let _gone = self.child.kill();
-        let _gone = self.child.wait();
     }
 }
 
@@ -271,15 +262,12 @@ pub fn build_evenkeel() -> anyhow::Result<PathBuf> {
     Ok(profile.join("evenkeel"))
 }
 
-fn spawn(binary: &Path, arguments: &[String], log: &Path) -> anyhow::Result<Child> {
-    let file = File::options().create(true).append(true).open(log)?;
-    Command::new(binary)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(file.try_clone()?)
-        .stderr(file)
-        .spawn()
-        .with_context(|| format!("cannot start {}", binary.display()))
+fn spawn(binary: &Path, arguments: &[String], log: &Path) -> anyhow::Result<Process> {
+    let log = File::options().create(true).append(true).open(log)?;
+    let errors = log.try_clone()?;
+    Process::start(&binary.to_string_lossy(), |command| {
+        command.args(arguments).stdin(Stdio::null()).stdout(log).stderr(errors);
+    })
 }
 
 /// Returns `text` as a string of TOML.
@@ -311,7 +299,7 @@ mod tests {
     #[test]
     fn the_time_of_this_process_is_readable() {
         let server = Server {
-            child: Command::new("sleep").arg("100").spawn().unwrap(),
+            process: Process::start("sleep", |command| _ = command.arg("100")).unwrap(),
             binary: PathBuf::new(),
             arguments: Vec::new(),
             sockets: Vec::new(),

@@ -1,17 +1,14 @@
 //! The daemon under test as a process: started, waited for, killed, started again.
 
 use std::fs;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use rustix::process::Signal;
 
 use super::guest::RunDir;
-use super::process::Process;
+use crate::process::Server;
 
 /// An `evenkeel serve` to be: which binary, which disks, which further arguments.
 #[derive(Clone, Debug)]
@@ -76,9 +73,20 @@ impl Evenkeel {
         let dir =
             std::env::temp_dir().join(format!("evenkeel-daemon-{}-{serial}", std::process::id()));
         fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
-        let mut daemon = Daemon { setup: self, process: None, run: RunDir(dir) };
-        daemon.start()?;
-        Ok(daemon)
+        let run = RunDir(dir);
+        let server = self.start(&run.0)?;
+        Ok(Daemon { setup: self, server, run })
+    }
+
+    fn start(&self, dir: &Path) -> Result<Server> {
+        let text = |path: &Path| path.display().to_string();
+        let mut args = ["serve", "--socket-dir"].map(str::to_owned).to_vec();
+        args.extend([text(dir), "--api".to_owned(), text(&api_path(dir))]);
+        args.extend_from_slice(&self.args);
+        let disks = self.disks.iter();
+        args.extend(disks.map(|(name, image)| format!("{name}={}", image.display())));
+        let sockets = self.disks.iter().map(|(name, _)| socket_path(dir, name)).collect();
+        Server::start(&self.binary, args, sockets, dir.join("daemon.log"))
     }
 }
 
@@ -86,7 +94,7 @@ impl Evenkeel {
 #[derive(Debug)]
 pub struct Daemon {
     setup: Evenkeel,
-    process: Option<Process>,
+    server: Server,
     run: RunDir,
 }
 
@@ -94,7 +102,7 @@ impl Daemon {
     /// Returns the socket of a disk.
     #[must_use]
     pub fn socket(&self, disk: &str) -> PathBuf {
-        self.run.0.join(format!("{disk}.sock"))
+        socket_path(&self.run.0, disk)
     }
 
     /// Starts the daemon again after its end. Guests come back to it by themselves.
@@ -103,27 +111,7 @@ impl Daemon {
     ///
     /// As [`Evenkeel::serve`].
     pub fn start(&mut self) -> Result<()> {
-        for (name, _) in &self.setup.disks {
-            // A killed daemon leaves its sockets; without them, seeing one means that it listens.
-            let _ = fs::remove_file(self.socket(name));
-        }
-        let binary = self.setup.binary.to_string_lossy().into_owned();
-        let log = fs::OpenOptions::new().create(true).append(true).open(self.log_path())?;
-        self.process = Some(Process::start(&binary, |command| {
-            self.arguments(command);
-            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        })?);
-        let end = Instant::now() + START_LIMIT;
-        while !self.setup.disks.iter().all(|(name, _)| self.socket(name).exists()) {
-            let process = self.process.as_mut().expect("set a few lines above");
-            if let Some(status) = process.ended()? {
-                bail!("evenkeel serve has ended ({status}):\n{}", self.log_tail());
-            }
-            if Instant::now() >= end {
-                bail!("evenkeel serve does not listen:\n{}", self.log_tail());
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
+        self.server = self.setup.start(&self.run.0)?;
         Ok(())
     }
 
@@ -138,18 +126,16 @@ impl Daemon {
     ///
     /// It does not run.
     pub fn kill(&mut self) -> Result<()> {
-        self.process.take().context("evenkeel serve does not run")?.kill()
+        self.server.kill()
     }
 
     /// Ends the daemon with SIGTERM, as systemd would, and waits for its clean end.
     ///
     /// # Errors
     ///
-    /// It does not end within half a minute, or not with status 0.
+    /// It does not end within a minute, or not with status 0.
     pub fn stop(&mut self) -> Result<()> {
-        let mut process = self.process.take().context("evenkeel serve does not run")?;
-        process.signal(Signal::TERM)?;
-        let status = process.wait(Duration::from_secs(30)).with_context(|| self.log_tail())?;
+        let status = self.server.terminate()?;
         if !status.success() {
             bail!("evenkeel serve ended with {status}:\n{}", self.log_tail());
         }
@@ -164,43 +150,24 @@ impl Daemon {
     pub fn status(&self) -> Result<serde_json::Value> {
         let output = Command::new(&self.setup.binary)
             .args(["status", "--format", "json", "--api"])
-            .arg(self.api_path())
+            .arg(api_path(&self.run.0))
             .output()?;
         serde_json::from_slice(&output.stdout).with_context(|| {
             format!("evenkeel status: {}", String::from_utf8_lossy(&output.stderr))
         })
     }
 
-    /// Returns the process id, if the daemon runs.
-    #[must_use]
-    pub fn pid(&self) -> Option<u32> {
-        self.process.as_ref().map(Process::pid)
-    }
-
     /// Returns the last lines of the daemon's log.
     #[must_use]
     pub fn log_tail(&self) -> String {
-        let log = fs::read_to_string(self.log_path()).unwrap_or_default();
-        let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(25)..].join("\n")
-    }
-
-    fn arguments(&self, command: &mut Command) {
-        command.args(["serve", "--socket-dir"]).arg(&self.run.0);
-        command.arg("--api").arg(self.api_path()).args(&self.setup.args);
-        for (name, image) in &self.setup.disks {
-            command.arg(format!("{name}={}", image.display()));
-        }
-    }
-
-    fn api_path(&self) -> PathBuf {
-        self.run.0.join("api")
-    }
-
-    fn log_path(&self) -> PathBuf {
-        self.run.0.join("daemon.log")
+        self.server.log_tail()
     }
 }
 
-/// A start takes milliseconds; preallocating an image may take seconds.
-const START_LIMIT: Duration = Duration::from_secs(30);
+fn socket_path(dir: &Path, disk: &str) -> PathBuf {
+    dir.join(format!("{disk}.sock"))
+}
+
+fn api_path(dir: &Path) -> PathBuf {
+    dir.join("api")
+}

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, bail};
 
 use super::channel::{Channel, Output, Wire};
 use super::initramfs::Boot;
-use super::process::Process;
+use crate::child::Process;
 
 /// What a guest shall be; [`boot`](Self::boot) makes it.
 ///

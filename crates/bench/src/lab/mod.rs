@@ -24,7 +24,6 @@ mod channel;
 mod evenkeel;
 mod guest;
 mod initramfs;
-mod process;
 
 use std::path::{Path, PathBuf};
 

@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// A child process, killed and reaped when dropped.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(crate) struct Process {
     child: Child,
     name: String,
 }
@@ -25,7 +25,7 @@ type Order = (Command, mpsc::Sender<io::Result<Child>>);
 
 impl Process {
     /// Starts `program`; `prepare` adds arguments and redirections.
-    pub(super) fn start(program: &str, prepare: impl FnOnce(&mut Command)) -> Result<Self> {
+    pub(crate) fn start(program: &str, prepare: impl FnOnce(&mut Command)) -> Result<Self> {
         static NURSERY: OnceLock<Mutex<mpsc::Sender<Order>>> = OnceLock::new();
         let nursery = NURSERY.get_or_init(|| {
             let (orders, inbox) = mpsc::channel::<Order>();
@@ -47,17 +47,17 @@ impl Process {
         Ok(Self { child, name: program.to_owned() })
     }
 
-    pub(super) fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Returns the exit status if the process has ended.
-    pub(super) fn ended(&mut self) -> Result<Option<ExitStatus>> {
+    pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
 
     /// Sends a signal; nothing happens if the process has ended already.
-    pub(super) fn signal(&self, signal: Signal) -> Result<()> {
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         match kill_process(pid.context("no process id")?, signal) {
             Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
@@ -66,14 +66,14 @@ impl Process {
     }
 
     /// Ends the process by SIGKILL and waits until it is gone.
-    pub(super) fn kill(&mut self) -> Result<()> {
+    pub(crate) fn kill(&mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
         Ok(())
     }
 
     /// Waits for the end of the process.
-    pub(super) fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
+    pub(crate) fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
         let end = Instant::now() + limit;
         loop {
             if let Some(status) = self.child.try_wait()? {
