@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -18,6 +19,9 @@ use super::archive::Archive;
 const GUEST_SOURCE: &str = include_str!("guest/main.rs");
 /// The guest's first process.
 const INIT_SCRIPT: &str = include_str!("guest/init.sh");
+
+/// How long a file stays that nobody uses.
+const KEPT: Duration = Duration::from_secs(24 * 3600);
 
 /// Programs that every guest has beside busybox.
 const TOOLS: &[&str] = &["mkfs.ext4", "e2fsck", "debugfs"];
@@ -55,8 +59,34 @@ impl Boot {
             write_initramfs(&part, dir, version.trim(), &program, &tools)?;
             fs::rename(&part, &initramfs)?;
         }
+        let now = SystemTime::now();
+        for used in [&initramfs, &program] {
+            File::options().append(true).open(used)?.set_modified(now)?;
+        }
+        prune(dir, now)?;
         Ok(Self { kernel, initramfs, program })
     }
+}
+
+/// Removes what no guest has booted from for a day: each file is tens of megabytes.
+///
+/// The time of a file is that of its last use, so that labs with other recipes, which may be at
+/// work in the same directory, keep theirs.
+fn prune(dir: &Path, now: SystemTime) -> Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if !(name.starts_with("initramfs-") || name.starts_with("guest-")) {
+            continue;
+        }
+        // Another process may prune as well, and be faster.
+        let Ok(used) = entry.metadata().and_then(|meta| meta.modified()) else { continue };
+        if now.duration_since(used).is_ok_and(|age| age > KEPT) {
+            let _gone = fs::remove_file(entry.path());
+        }
+    }
+    Ok(())
 }
 
 /// Writes the archive; busybox comes first among the tools and gets no libraries.
@@ -162,4 +192,32 @@ fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_not_used_for_a_day_is_removed() {
+        let dir = std::env::temp_dir().join(format!("evenkeel-prune-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let now = SystemTime::now();
+        let hours = |hours: u64| now - Duration::from_secs(hours * 3600);
+        let files = [
+            ("initramfs-1.cpio", hours(23)),
+            ("initramfs-2.cpio", hours(25)),
+            ("guest-3", hours(25)),
+            ("guest-3.7.part", hours(1)),
+            ("kernel", hours(25)),
+        ];
+        for (name, used) in files {
+            File::create(dir.join(name)).unwrap().set_modified(used).unwrap();
+        }
+        prune(&dir, now).unwrap();
+        let left: BTreeSet<_> =
+            fs::read_dir(&dir).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(left, ["guest-3.7.part", "initramfs-1.cpio", "kernel"].map(Into::into).into());
+        fs::remove_dir_all(&dir).unwrap();
+    }
 }
