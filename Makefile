@@ -12,13 +12,15 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 export EVENKEEL_BIN := $(EVENKEEL)
 export RUST_BACKTRACE ?= 1
 
-.PHONY: help setup build demo test bench lint fuzz install
+.PHONY: help setup build demo test bench bench-kernel lint fuzz install
 
 help:
 	@echo 'make setup    install what is missing: compiler, QEMU, fio, a guest kernel (needs root)'
 	@echo 'make demo     boot two guests and compare schedulers; writes target/demo/report.html'
 	@echo 'make test     run all tests, those with real guests as well'
 	@echo 'make bench    measure the scheduler, the data path and the shares'
+	@echo 'make bench-kernel'
+	@echo '              the same beside the schedulers of a Linux guest; writes docs/results'
 	@echo 'make lint     check format, lints and documentation'
 	@echo 'make fuzz     fuzz the parser of requests and the schedulers, $(FUZZ_SECONDS) s each'
 	@echo 'make install  install evenkeel into ~/.cargo/bin'
@@ -40,6 +42,9 @@ bench: build
 	$(EVENKEEL) bench sched
 	$(EVENKEEL) bench rate
 	$(EVENKEEL) bench shares
+
+bench-kernel: build
+	$(EVENKEEL) bench kernel --results docs/results
 
 lint: setup
 	$(CARGO) fmt --all --check

@@ -201,6 +201,23 @@ pub(crate) enum Bench {
     },
     /// Start of an application in a guest while another hammers the disk
     Demo,
+    /// Shares, throughput and starts in a guest, beside its own kernel's schedulers
+    Kernel {
+        /// Imitate the timing of a device, as in evenkeel serve --model
+        #[arg(long, value_name = "NAME", default_value = "hdd")]
+        model: String,
+        /// How long readers are counted in each run
+        #[arg(long, value_name = "N", default_value_t = 8,
+              value_parser = clap::value_parser!(u32).range(1..=600))]
+        seconds: u32,
+        /// How many times each job runs
+        #[arg(long, value_name = "N", default_value_t = 3,
+              value_parser = clap::value_parser!(u32).range(1..=100))]
+        repetitions: u32,
+        /// Where bench-kernel.json and the measured part of bench-kernel.md are written
+        #[arg(long, value_name = "DIR")]
+        results: Option<PathBuf>,
+    },
 }
 
 fn size(text: &str) -> Result<u64, String> {

@@ -2,7 +2,7 @@
 
 use std::env;
 
-use evenkeel_bench::{demo, rate, sched, shares};
+use evenkeel_bench::{demo, kernel, rate, sched, shares};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -17,6 +17,16 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome<()> {
         Bench::Demo => {
             let report = demo::run(&demo::Options::default()).map_err(Failure::Work)?;
             show(format, &report, |_| report.table())
+        }
+        Bench::Kernel { model, seconds, repetitions, results } => {
+            let mut options = kernel::Options::new(evenkeel);
+            options.model.clone_from(model);
+            (options.seconds, options.repetitions) = (*seconds, *repetitions);
+            let report = kernel::run(&options, &mut progress).map_err(Failure::Work)?;
+            if let Some(dir) = results {
+                report.write(dir).map_err(Failure::Work)?;
+            }
+            show(format, &report, |_| report.page())
         }
         Bench::Rate { dir } => {
             let options = rate::RateOptions::new(evenkeel, dir.clone());

@@ -24,53 +24,93 @@ pub(super) struct Images {
 
 /// Makes the images below `dir` unless they are there; `program` becomes the application.
 pub(super) fn prepare(dir: &Path, program: &Path) -> Result<Images> {
-    let code = fs::read(program)?;
-    let mut manifest = String::new();
-    let mut files = Vec::new();
-    let mut random = Random::new(1);
-    for (directory, count, smallest, largest) in LAYOUT {
-        for index in 0..*count {
-            let len = smallest + random.next() % (largest - smallest);
-            let content = random.bytes(usize::try_from(len)?);
-            let path = format!("{directory}/{index:03}");
-            writeln!(manifest, "{path} {len} {:016x}", fnv1a(&content))?;
-            files.push((path, content));
-        }
-    }
-    let key = fnv1a(&code) ^ fnv1a(manifest.as_bytes()) ^ VERSION;
-    let image = |name: &str| dir.join(format!("{name}-{key:016x}.img"));
+    let application = Application::new(program)?;
     let images = Images {
-        a: image("a"),
-        b: image("b"),
-        files: u32::try_from(files.len())?,
-        bytes: files.iter().map(|(_, content)| u64::try_from(content.len()).unwrap_or(0)).sum(),
+        a: application.image_path(dir, "a"),
+        b: application.image_path(dir, "b"),
+        files: u32::try_from(application.files.len())?,
+        bytes: application.bytes(),
     };
-    remove_others(dir, &images)?;
+    remove_others(dir, &[&images.a, &images.b])?;
     if !images.a.exists() {
         let tree = Tree::new(dir, "a")?;
-        tree.write("app/bin/app", &code)?;
-        make_executable(&tree.0.join("app/bin/app"))?;
-        tree.write("app/manifest", manifest.as_bytes())?;
-        for (path, content) in &files {
-            tree.write(&format!("app/{path}"), content)?;
-        }
+        application.write(&tree)?;
         tree.write_large("big/0", 2)?;
-        tree.image(&images.a)?;
+        tree.image(&images.a, 0)?;
     }
     if !images.b.exists() {
         let tree = Tree::new(dir, "b")?;
         tree.write_large("big/0", 3)?;
         tree.write_large("big/1", 4)?;
-        tree.image(&images.b)?;
+        tree.image(&images.b, 0)?;
     }
     Ok(images)
 }
 
+/// Makes an image with the application alone on a device of `bytes`, most of it a hole behind the
+/// file system, unless it is there; returns its path.
+pub(crate) fn prepare_application(dir: &Path, program: &Path, bytes: u64) -> Result<PathBuf> {
+    let application = Application::new(program)?;
+    let image = application.image_path(dir, &format!("application-{bytes}"));
+    remove_others(dir, &[&image])?;
+    if !image.exists() {
+        let tree = Tree::new(dir, "application")?;
+        application.write(&tree)?;
+        tree.image(&image, bytes)?;
+    }
+    Ok(image)
+}
+
+/// The application and its files, in memory.
+struct Application {
+    code: Vec<u8>,
+    manifest: String,
+    files: Vec<(String, Vec<u8>)>,
+}
+
+impl Application {
+    fn new(program: &Path) -> Result<Self> {
+        let code = fs::read(program)?;
+        let mut manifest = String::new();
+        let mut files = Vec::new();
+        let mut random = Random::new(1);
+        for (directory, count, smallest, largest) in LAYOUT {
+            for index in 0..*count {
+                let len = smallest + random.next() % (largest - smallest);
+                let content = random.bytes(usize::try_from(len)?);
+                let path = format!("{directory}/{index:03}");
+                writeln!(manifest, "{path} {len} {:016x}", fnv1a(&content))?;
+                files.push((path, content));
+            }
+        }
+        Ok(Self { code, manifest, files })
+    }
+
+    fn image_path(&self, dir: &Path, name: &str) -> PathBuf {
+        let key = fnv1a(&self.code) ^ fnv1a(self.manifest.as_bytes()) ^ VERSION;
+        dir.join(format!("{name}-{key:016x}.img"))
+    }
+
+    fn bytes(&self) -> u64 {
+        self.files.iter().map(|(_, content)| u64::try_from(content.len()).unwrap_or(0)).sum()
+    }
+
+    fn write(&self, tree: &Tree) -> Result<()> {
+        tree.write("app/bin/app", &self.code)?;
+        make_executable(&tree.0.join("app/bin/app"))?;
+        tree.write("app/manifest", self.manifest.as_bytes())?;
+        for (path, content) in &self.files {
+            tree.write(&format!("app/{path}"), content)?;
+        }
+        Ok(())
+    }
+}
+
 /// Removes images of former recipes; each holds several hundred megabytes.
-fn remove_others(dir: &Path, keep: &Images) -> Result<()> {
+fn remove_others(dir: &Path, keep: &[&PathBuf]) -> Result<()> {
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
-        if path.extension().is_some_and(|end| end == "img") && path != keep.a && path != keep.b {
+        if path.extension().is_some_and(|end| end == "img") && !keep.contains(&&path) {
             fs::remove_file(&path)?;
         }
     }
@@ -104,8 +144,9 @@ impl Tree {
         Ok(output.into_inner()?.sync_all()?)
     }
 
-    /// Makes an ext4 image of the tree under a temporary name, then gives it its own.
-    fn image(&self, image: &Path) -> Result<()> {
+    /// Makes an ext4 image of the tree under a temporary name, grows it to `bytes` if that is more
+    /// than the file system, then gives it its own.
+    fn image(&self, image: &Path, bytes: u64) -> Result<()> {
         let part = image.with_extension("part");
         let mut mkfs = Command::new(crate::lab::find_program("mkfs.ext4")?);
         mkfs.args(["-q", "-F", "-m", "0", "-E", "root_owner=0:0,lazy_itable_init=0", "-d"]);
@@ -113,7 +154,9 @@ impl Tree {
         if !output.status.success() {
             bail!("mkfs.ext4: {}", String::from_utf8_lossy(&output.stderr));
         }
-        File::open(&part)?.sync_all()?;
+        let file = File::options().write(true).open(&part)?;
+        file.set_len(file.metadata()?.len().max(bytes))?;
+        file.sync_all()?;
         fs::rename(&part, image)?;
         Ok(())
     }

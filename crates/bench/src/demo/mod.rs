@@ -11,7 +11,8 @@
 //! that an unprivileged process may have, and the guest's kernel passes it on in every request.
 //! With any other scheduler than bfq it has the same priority, to no effect.
 
-mod images;
+pub(crate) mod images;
+pub(crate) mod launch;
 mod page;
 mod progress;
 mod report;

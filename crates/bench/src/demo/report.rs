@@ -1,6 +1,5 @@
 //! The result: a table for the eye, JSON for checks, a page for the colleague.
 
-use std::fmt;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -10,8 +9,9 @@ use serde::Serialize;
 
 use super::Options;
 use super::images::Images;
+use super::launch::{LIMIT, Run};
 use super::page;
-use super::scene::{LIMIT, Rates};
+use super::scene::Rates;
 use crate::lab::kvm_works;
 use crate::stats::Summary;
 
@@ -59,35 +59,6 @@ pub struct Row {
     pub sequential_readers_mb_s: f64,
     /// What all random readers got together meanwhile, in 10^6 bytes per second.
     pub random_readers_mb_s: f64,
-}
-
-/// One start of the application.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Run {
-    Took(Duration),
-    TimedOut,
-    Skipped,
-}
-
-impl Run {
-    pub(super) fn failed(&self) -> bool {
-        !matches!(self, Self::Took(_))
-    }
-
-    fn ms(&self) -> f64 {
-        let time = if let Self::Took(time) = self { *time } else { LIMIT };
-        time.as_secs_f64() * 1e3
-    }
-}
-
-impl fmt::Display for Run {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Took(time) => write!(f, "{:.2} s", time.as_secs_f64()),
-            Self::TimedOut => write!(f, "over {} s, failed", LIMIT.as_secs()),
-            Self::Skipped => write!(f, "given up"),
-        }
-    }
 }
 
 impl Row {

@@ -3,11 +3,12 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 
 use super::images::Images;
+use super::launch::{self, LIMIT, PAUSE, Run};
 use super::progress::Progress;
-use super::report::{Row, Run};
+use super::report::Row;
 use crate::lab::{Daemon, Evenkeel, Guest, Job, Lab};
 
 /// The daemon and its guests. The guests stay up while the daemon changes its scheduler by a
@@ -115,20 +116,7 @@ impl Scene {
         thread::sleep(PAUSE);
         // The other guest's readers shall find nothing in its cache either.
         self.b.check("echo 3 >/proc/sys/vm/drop_caches")?;
-        let script = format!(
-            "echo 3 >/proc/sys/vm/drop_caches; ionice -c2 -n0 \
-             guest launch {} /mnt/app/bin/app app /mnt/app",
-            LIMIT.as_secs()
-        );
-        let limit = LIMIT + Duration::from_secs(30);
-        let output = self.a.spawn(&script)?.wait(limit)?;
-        let errors = String::from_utf8_lossy(&output.stderr);
-        let text = output.text();
-        let run = match text.parse::<u64>() {
-            Ok(nanos) => Run::Took(Duration::from_nanos(nanos)),
-            Err(_) if text == "timeout" => Run::TimedOut,
-            Err(_) => bail!("the application did not start: {text} {errors}"),
-        };
+        let run = launch::start(&self.a, "ionice -c2 -n0")?;
         Ok((run, began.elapsed()))
     }
 
@@ -209,11 +197,6 @@ pub(super) fn arguments(scheduler: &str, model: &str) -> [String; 2] {
     [format!("--scheduler={scheduler}"), format!("--model={model}")]
 }
 
-/// A start that takes longer has failed.
-pub(super) const LIMIT: Duration = Duration::from_secs(60);
-/// Between two starts. BFQ takes a queue for freshly started only after 2 s of silence; so does a
-/// user who starts a program, looks at it, and starts the next.
-const PAUSE: Duration = Duration::from_millis(2_200);
 /// Enough for every reader to be in full swing.
 const SETTLE: Duration = Duration::from_secs(3);
 /// The longest time for which BFQ raises a queue as interactive.

@@ -1,0 +1,69 @@
+//! One start of the application in a guest.
+
+use std::fmt;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use crate::lab::Guest;
+
+/// One start of the application.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Run {
+    Took(Duration),
+    TimedOut,
+    Skipped,
+}
+
+impl Run {
+    /// Returns whether the application was not ready within the limit.
+    pub(crate) fn failed(&self) -> bool {
+        !matches!(self, Self::Took(_))
+    }
+
+    /// Returns how long it took, in milliseconds; the limit if it failed.
+    pub(crate) fn ms(&self) -> f64 {
+        let time = if let Self::Took(time) = self { *time } else { LIMIT };
+        time.as_secs_f64() * 1e3
+    }
+}
+
+impl fmt::Display for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Took(time) => write!(f, "{:.2} s", time.as_secs_f64()),
+            Self::TimedOut => write!(f, "over {} s, failed", LIMIT.as_secs()),
+            Self::Skipped => write!(f, "given up"),
+        }
+    }
+}
+
+/// Starts the application once in `guest`, with cold caches. Leave [`PAUSE`] between two starts.
+///
+/// `through` is what it is started through, such as `ionice -c2 -n0`.
+///
+/// # Errors
+///
+/// The guest is gone, or the application failed other than by taking too long.
+pub(crate) fn start(guest: &Guest, through: &str) -> Result<Run> {
+    let script = format!(
+        "echo 3 >/proc/sys/vm/drop_caches; {through} \
+         guest launch {} /mnt/app/bin/app app /mnt/app",
+        LIMIT.as_secs()
+    );
+    let limit = LIMIT + Duration::from_secs(30);
+    let output = guest.spawn(&script)?.wait(limit)?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let text = output.text();
+    match text.parse::<u64>() {
+        Ok(nanos) => Ok(Run::Took(Duration::from_nanos(nanos))),
+        Err(_) if text == "timeout" => Ok(Run::TimedOut),
+        Err(_) => bail!("the application did not start: {text} {errors}"),
+    }
+}
+
+/// A start that takes longer has failed.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+/// Between two starts. BFQ takes a queue for freshly started only after 2 s of silence; so does a
+/// user who starts a program, looks at it, and starts the next.
+pub(crate) const PAUSE: Duration = Duration::from_millis(2_200);
