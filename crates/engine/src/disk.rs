@@ -1,6 +1,6 @@
 //! One disk of a pool, as the engine sees it, and its figures.
 
-use evenkeel_sched::{GroupId, Nanos, Tag};
+use evenkeel_sched::{GroupId, Nanos, NodeId, Tag};
 
 use crate::claims::Claims;
 use crate::classify::FlushHabit;
@@ -15,6 +15,8 @@ pub struct DiskId(pub u32);
 pub(crate) struct Disk {
     pub geometry: Geometry,
     pub vm: GroupId,
+    /// Its place in the tree of limits, below its VM's.
+    pub node: NodeId,
     /// First sector on the pool's address space.
     pub base: u64,
     pub write_through: bool,
@@ -32,10 +34,11 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    pub(crate) fn new(vm: GroupId, base: u64, geometry: Geometry) -> Self {
+    pub(crate) fn new(vm: GroupId, node: NodeId, base: u64, geometry: Geometry) -> Self {
         Self {
             geometry,
             vm,
+            node,
             base,
             write_through: false,
             habit: FlushHabit::default(),

@@ -1,9 +1,14 @@
 //! The engine: everything about a request but its bytes.
 
+mod control;
+
+pub use control::Limited;
+
 use std::collections::VecDeque;
 
 use evenkeel_sched::{
-    Elevator, ElevatorConfig, GroupId, Nanos, Next, Op, Priority, QueueId, Scheduler, Tag, Weight,
+    Elevator, ElevatorConfig, Floors, Gate, GroupId, Nanos, Next, NodeId, Op, Priority, QueueId,
+    Scheduler, Tag, Weight,
 };
 
 use crate::classify::{self, VmQueues};
@@ -34,6 +39,12 @@ pub struct Engine {
     disks: Vec<Option<Disk>>,
     /// By group; tenants have an entry too, which stays empty.
     pub(crate) vms: Vec<VmQueues>,
+    /// By group, its place in the tree of limits.
+    nodes: Vec<NodeId>,
+    gate: Gate,
+    floors: Floors,
+    /// Whether there are limits or reservations; without them, neither of the two is asked.
+    is_controlled: bool,
     /// What goes to the device before anything that the scheduler has: flushes, and requests that
     /// have left the scheduler but could not go at once.
     ready: VecDeque<Tag>,
@@ -57,6 +68,10 @@ impl Engine {
             slots: Slots::default(),
             disks: Vec::new(),
             vms: Vec::new(),
+            nodes: vec![NodeId::ROOT],
+            gate: Gate::new(),
+            floors: Floors::new(),
+            is_controlled: false,
             ready: VecDeque::new(),
             flushed_last: false,
             helps: Helps::default(),
@@ -76,6 +91,7 @@ impl Engine {
             self.vms.resize_with(entries, VmQueues::default);
         }
         self.vms[group.0 as usize] = VmQueues::default();
+        self.add_node(parent, group, weight);
         group
     }
 
@@ -87,17 +103,20 @@ impl Engine {
             self.scheduler.remove_queue(now, queue);
         }
         self.scheduler.remove_group(now, group);
+        self.remove_node(now, self.nodes[group.0 as usize]);
     }
 
     /// Changes the weight of a group.
     pub fn set_weight(&mut self, now: Nanos, group: GroupId, weight: Weight) {
         self.scheduler.set_weight(now, group, weight);
+        self.gate.set_weight(self.nodes[group.0 as usize], weight);
     }
 
     /// Adds a disk of the VM `vm`, and gives it a place on the pool's address space.
     pub fn add_disk(&mut self, vm: GroupId, geometry: Geometry) -> DiskId {
         let base = self.place(geometry.sectors);
-        let disk = Some(Disk::new(vm, base, geometry));
+        let node = self.add_leaf(vm);
+        let disk = Some(Disk::new(vm, node, base, geometry));
         let index = match self.disks.iter().position(Option::is_none) {
             Some(index) => {
                 self.disks[index] = disk;
@@ -116,8 +135,9 @@ impl Engine {
     /// # Panics
     ///
     /// Panics if the disk has requests outstanding; drain it first.
-    pub fn remove_disk(&mut self, disk: DiskId) {
+    pub fn remove_disk(&mut self, now: Nanos, disk: DiskId) {
         assert_eq!(self.disk(disk).outstanding, 0, "disk {disk:?} is not drained");
+        self.remove_node(now, self.disk(disk).node);
         self.disks[disk.0 as usize] = None;
     }
 
@@ -140,15 +160,14 @@ impl Engine {
     pub fn submit(&mut self, now: Nanos, disk_id: DiskId, token: Token, request: &Request) -> Tag {
         let disk = self.disk_mut(disk_id);
         disk.outstanding += 1;
-        let (vm, pos) = (disk.vm, disk.base + request.sector);
         let sync = match request.op {
             Op::Read => true,
             Op::Write => disk.habit.on_write() || disk.write_through,
             Op::Discard | Op::WriteZeroes => disk.write_through,
         };
         let priority = classify::priority(request.ioprio);
-        let queue = self.queue(now, vm, priority, sync);
         if self.helps.is_any_on() && sync && classify::is_preferred(priority) {
+            let vm = self.disk(disk_id).vm;
             self.note_preferred(now, vm);
         }
         let tag = self.slots.take(Slot {
@@ -165,18 +184,15 @@ impl Engine {
             unmap: request.unmap,
             status: Status::Ok,
             next: None,
+            segments: request.segments,
+            priority,
+            sync,
         });
-        let nr_sectors = if request.op.is_mergeable() {
-            request.nr_sectors
+        if self.is_controlled {
+            self.admit(now, tag);
         } else {
-            request.nr_sectors.min(RANGE_COST_SECTORS)
-        };
-        let segments = request.segments;
-        let op = request.op;
-        self.scheduler.insert(
-            now,
-            evenkeel_sched::Request { tag, queue, op, pos, nr_sectors, segments, sync },
-        );
+            self.schedule(now, tag);
+        }
         tag
     }
 
@@ -199,6 +215,9 @@ impl Engine {
             unmap: false,
             status: Status::Ok,
             next: None,
+            segments: 0,
+            priority: Priority::default(),
+            sync: true,
         });
         let disk = self.disk_mut(disk_id);
         disk.outstanding += 1;
@@ -223,13 +242,16 @@ impl Engine {
         if self.helps.is_due(now) {
             self.review_help(now);
         }
+        if self.is_controlled {
+            self.open_gate(now);
+        }
         while self.in_flight < self.depth {
             if !self.is_others_turn()
                 && let Some(tag) = self.ready.pop_front()
             {
                 return Some(self.send(now, tag));
             }
-            let Next::Request(tag) = self.scheduler.dispatch(now) else {
+            let Some(tag) = self.choose(now) else {
                 let flush = self.ready.pop_front();
                 return flush.map(|tag| self.send(now, tag));
             };
@@ -271,7 +293,7 @@ impl Engine {
             (Place::Scheduled, Ok(())) => self.complete_whole(now, tag),
             (Place::Scheduled, Err(errno)) => self.fail_whole(now, tag, errno),
             (Place::Alone, outcome) => self.complete_single(now, tag, outcome),
-            (Place::Free | Place::Retired, _) => {
+            (Place::Free | Place::Gated | Place::Retired, _) => {
                 unreachable!("the device completed {tag:?}, which it does not have")
             }
         }
@@ -300,7 +322,8 @@ impl Engine {
         if self.in_flight >= self.depth {
             return [retry, help].into_iter().flatten().min();
         }
-        [retry, help, self.scheduler.next_deadline()].into_iter().flatten().min()
+        let control = if self.is_controlled { self.control_deadline() } else { None };
+        [retry, help, control, self.scheduler.next_deadline()].into_iter().flatten().min()
     }
 
     /// Answers the writes of a disk that wait for room with an error: nobody is left who could
@@ -382,6 +405,10 @@ impl Engine {
     /// Panics if the state contradicts itself. For tests and the simulator.
     pub fn check_invariants(&self) {
         self.scheduler.check_invariants();
+        self.gate.check_invariants();
+        self.floors.check_invariants();
+        let is_controlled = !self.gate.is_open() || self.floors.is_any();
+        assert_eq!(self.is_controlled, is_controlled);
         let disks = || self.disks.iter().flatten();
         assert_eq!(disks().map(|disk| disk.outstanding).sum::<u32>(), self.slots.used());
         assert_eq!(disks().map(|disk| disk.in_flight).sum::<u32>(), self.in_flight);
@@ -431,6 +458,30 @@ impl Engine {
             self.apply_help(now, vm);
         }
         queue
+    }
+
+    /// Gives a request to the scheduler.
+    fn schedule(&mut self, now: Nanos, tag: Tag) {
+        let slot = *self.slots.get(tag);
+        let op = slot.op.scheduled();
+        let disk = self.disk(slot.disk);
+        let (vm, pos) = (disk.vm, disk.base + slot.sector);
+        let queue = self.queue(now, vm, slot.priority, slot.sync);
+        let Slot { segments, sync, .. } = slot;
+        let nr_sectors = slot.cost_sectors();
+        let request = evenkeel_sched::Request { tag, queue, op, pos, nr_sectors, segments, sync };
+        self.scheduler.insert(now, request);
+    }
+
+    /// Returns the request that goes next, with all its parts.
+    fn choose(&mut self, now: Nanos) -> Option<Tag> {
+        if self.is_controlled {
+            return self.choose_controlled(now);
+        }
+        match self.scheduler.dispatch(now) {
+            Next::Request(tag) => Some(tag),
+            Next::NotBefore(_) | Next::Empty => None,
+        }
     }
 
     /// Claims the extent of a request with all its parts; false if somebody is in the way.
@@ -615,7 +666,3 @@ const GAP_SECTORS: u64 = 2048;
 /// How often writes that found the file system full are tried again. An operator who makes room
 /// sees the guest go on within a second; a full disk costs one failed write a second.
 const RETRY_INTERVAL: Nanos = Nanos::from_secs(1);
-
-/// What a discard or write-zeroes is charged at most, in sectors: it moves no data, so its length
-/// says little about its cost. 64 KiB is about what a metadata operation takes on a flash device.
-const RANGE_COST_SECTORS: u32 = 128;

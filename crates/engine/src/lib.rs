@@ -26,7 +26,7 @@ mod slots;
 
 pub use claims::Claims;
 pub use disk::{DiskId, DiskReport, Durations};
-pub use engine::{Engine, EngineConfig};
+pub use engine::{Engine, EngineConfig, Limited};
 pub use help::{Ask, HelpPolicy, HelpReport};
 pub use histogram::Histogram;
 pub use request::{

@@ -1,6 +1,6 @@
 //! The table of requests, indexed by tag.
 
-use evenkeel_sched::{Nanos, Op, Tag};
+use evenkeel_sched::{Nanos, Op, Priority, Tag};
 
 use crate::disk::DiskId;
 use crate::request::Status;
@@ -54,6 +54,19 @@ impl From<Op> for DeviceOp {
     }
 }
 
+impl DeviceOp {
+    /// Returns what the scheduler is told.
+    pub(crate) fn scheduled(self) -> Op {
+        match self {
+            Self::Read => Op::Read,
+            Self::Write => Op::Write,
+            Self::Discard => Op::Discard,
+            Self::WriteZeroes => Op::WriteZeroes,
+            Self::Flush => unreachable!("flushes pass the scheduler"),
+        }
+    }
+}
+
 /// An order for the device. The caller owes one `complete` for each.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Command {
@@ -96,6 +109,8 @@ pub(crate) enum Place {
     Free,
     /// With the scheduler, alone or as a part, up to the completion of the whole.
     Scheduled,
+    /// At the gate: it would exceed a limit, and the scheduler has not heard of it.
+    Gated,
     /// A flush; never with the scheduler.
     Flush,
     /// Sent once, failed, and on its own since: the scheduler has forgotten it.
@@ -121,7 +136,25 @@ pub(crate) struct Slot {
     pub status: Status,
     /// Next part of a coalesced flush, or next free tag.
     pub next: Option<Tag>,
+    pub segments: u16,
+    pub priority: Priority,
+    /// Whether somebody waits for it.
+    pub sync: bool,
 }
+
+impl Slot {
+    /// Returns what the request costs, in sectors.
+    pub(crate) fn cost_sectors(&self) -> u32 {
+        match self.op {
+            DeviceOp::Discard | DeviceOp::WriteZeroes => self.nr_sectors.min(RANGE_COST_SECTORS),
+            DeviceOp::Read | DeviceOp::Write | DeviceOp::Flush => self.nr_sectors,
+        }
+    }
+}
+
+/// What a discard or write-zeroes is charged at most, in sectors: it moves no data, so its length
+/// says little about its cost. 64 KiB is about what a metadata operation takes on a flash device.
+const RANGE_COST_SECTORS: u32 = 128;
 
 /// All requests that are not retired. Grows to the most ever outstanding, then allocates nothing.
 #[derive(Debug, Default)]

@@ -208,7 +208,7 @@ fn disks_lie_apart_and_their_places_are_reused() {
     };
     let ends: Vec<_> = disks.iter().map(|&disk| position(&mut engine, disk)).collect();
     assert!(ends[1] - ends[0] > SECTORS && ends[2] - ends[1] > SECTORS);
-    engine.remove_disk(disks[1]);
+    engine.remove_disk(now, disks[1]);
     let again = engine.add_disk(vm, geometry());
     assert_eq!(position(&mut engine, again), ends[1]);
 }

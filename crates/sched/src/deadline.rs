@@ -129,6 +129,14 @@ impl Side {
         };
         self.list.start(table, tag);
     }
+
+    /// Takes out a request out of turn: the sweep goes on where it is.
+    fn pull(&mut self, table: &mut Table, tag: Tag) {
+        if self.ahead == Some(tag) {
+            self.ahead = SortList::above(table, tag);
+        }
+        self.list.start(table, tag);
+    }
 }
 
 /// One priority class.
@@ -357,6 +365,17 @@ impl Scheduler for Deadline {
         let waiting = self.levels.iter().filter_map(|level| self.first_to_age(level));
         self.next_aged = waiting.map(|(aged_at, ..)| aged_at).min();
         self.next_aged.map_or(Next::Empty, Next::NotBefore)
+    }
+
+    fn pull(&mut self, _now: Nanos, tag: Tag) -> Tag {
+        let whole = self.table.whole_of(tag);
+        let record = self.table.get(whole);
+        let (queue, nr_sectors) = (record.queue, record.nr_sectors);
+        let direction = if record.flavour.is_write() { Direction::Write } else { Direction::Read };
+        let level = self.level_of(queue);
+        self.levels[level].side_mut(direction).pull(&mut self.table, whole);
+        self.roster.note_started(queue, nr_sectors);
+        whole
     }
 
     fn complete(&mut self, _now: Nanos, tag: Tag) {

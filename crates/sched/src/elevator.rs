@@ -212,6 +212,10 @@ impl Scheduler for Elevator {
         each!(&mut self.0, inner => inner.dispatch(now))
     }
 
+    fn pull(&mut self, now: Nanos, tag: Tag) -> Tag {
+        each!(&mut self.0, inner => inner.pull(now, tag))
+    }
+
     #[inline]
     fn complete(&mut self, now: Nanos, tag: Tag) {
         each!(&mut self.0, inner => inner.complete(now, tag));

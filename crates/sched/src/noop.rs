@@ -39,6 +39,18 @@ impl Noop {
             roster: Roster::new(),
         }
     }
+
+    /// Takes out a request that goes to the device.
+    fn start(&mut self, index: u32) {
+        self.fifo.remove(&mut self.table, index);
+        let record = self.table.record(index);
+        let (queue, nr_sectors) = (record.queue, record.nr_sectors);
+        if self.rules.is_some() {
+            self.trees[queue.0 as usize].remove(&mut self.table, index);
+        }
+        self.table.start(index);
+        self.roster.note_started(queue, nr_sectors);
+    }
 }
 
 impl Scheduler for Noop {
@@ -90,15 +102,14 @@ impl Scheduler for Noop {
 
     fn dispatch(&mut self, _now: Nanos) -> Next {
         let Some(head) = self.fifo.head() else { return Next::Empty };
-        self.fifo.remove(&mut self.table, head);
-        let record = self.table.record(head);
-        let (queue, nr_sectors) = (record.queue, record.nr_sectors);
-        if self.rules.is_some() {
-            self.trees[queue.0 as usize].remove(&mut self.table, head);
-        }
-        self.table.start(head);
-        self.roster.note_started(queue, nr_sectors);
+        self.start(head);
         Next::Request(Tag(head))
+    }
+
+    fn pull(&mut self, _now: Nanos, tag: Tag) -> Tag {
+        let whole = self.table.whole_of(tag);
+        self.start(whole.0);
+        whole
     }
 
     fn complete(&mut self, _now: Nanos, tag: Tag) {

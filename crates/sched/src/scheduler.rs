@@ -62,13 +62,15 @@ pub enum Urgency {
 /// An elevator: decides who is next, and nothing else.
 ///
 /// `now` never lies before the `now` of an earlier call. Every tag given to [`insert`] comes out
-/// exactly once: by itself from [`dispatch`], or as one of the [`parts`] of a request that does.
-/// The caller owes one [`complete`] for every tag that [`dispatch`] returned (not for its parts).
+/// exactly once: by itself from [`dispatch`] or [`pull`], or as one of the [`parts`] of a request
+/// that does. The caller owes one [`complete`] for every tag that came out by itself (not for its
+/// parts).
 ///
 /// [`insert`]: Self::insert
 /// [`dispatch`]: Self::dispatch
 /// [`parts`]: Self::first_part
 /// [`complete`]: Self::complete
+/// [`pull`]: Self::pull
 pub trait Scheduler {
     /// Adds a group below `parent`. Elevators without shares accept and ignore groups.
     fn add_group(&mut self, now: Nanos, parent: GroupId, weight: Weight) -> GroupId;
@@ -100,6 +102,16 @@ pub trait Scheduler {
     /// room, and repeats until the answer is not [`Next::Request`]. Also handles deadlines that
     /// have passed: there is no separate timer call.
     fn dispatch(&mut self, now: Nanos) -> Next;
+
+    /// Sends a waiting request to the device out of turn, with all that it was merged with, and
+    /// returns the tag that stands for the whole, as [`dispatch`](Self::dispatch) would.
+    ///
+    /// It is accounted for as any other request, so its queue and its groups pay for it.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `tag` neither waits nor is a part of one that waits.
+    fn pull(&mut self, now: Nanos, tag: Tag) -> Tag;
 
     /// Says that the device has finished a dispatched request and all its parts.
     fn complete(&mut self, now: Nanos, tag: Tag);

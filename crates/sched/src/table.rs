@@ -205,6 +205,23 @@ impl Table {
         (record.last_part != tag.0).then_some(Tag(record.next_part))
     }
 
+    /// Returns the waiting request that `tag` is, or is a part of.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is none.
+    pub(crate) fn whole_of(&self, tag: Tag) -> Tag {
+        let mut at = tag.0;
+        loop {
+            let record = self.record(at);
+            match record.state {
+                State::Waiting => return Tag(at),
+                State::Part => at = record.next_part,
+                State::Free | State::InFlight => unreachable!("only a waiting request is pulled"),
+            }
+        }
+    }
+
     /// Writes the record of a new waiting request that is in no list yet.
     ///
     /// # Panics

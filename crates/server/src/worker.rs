@@ -356,10 +356,14 @@ impl Worker {
         match command {
             Command::Disconnect { disk, reply } => {
                 self.guests.stop_all(&mut self.ring, Some(disk))?;
+                self.engine.expedite(now, DiskId(disk.0));
                 self.disks[disk.0 as usize].leaving.push(reply);
             }
             Command::Drain { reply } => {
                 self.guests.stop_all(&mut self.ring, None)?;
+                for disk in &self.disks {
+                    self.engine.expedite(now, disk.id);
+                }
                 self.draining = Some(reply);
             }
             Command::SetCall { disk, index, call } => self.guests.set_call(disk, index, call),
@@ -386,6 +390,7 @@ impl Worker {
             }
             Command::StopVring { disk, index, reply } => {
                 self.guests.stop(&mut self.ring, disk, index, reply)?;
+                self.engine.expedite(now, DiskId(disk.0));
             }
         }
         Ok(())

@@ -382,6 +382,27 @@ impl Scheduler for Anticipatory {
         self.deadline.map_or(Next::Empty, Next::NotBefore)
     }
 
+    fn pull(&mut self, now: Nanos, tag: Tag) -> Tag {
+        self.end_overdue_wait(now);
+        let whole = self.table.whole_of(tag);
+        let record = self.table.get(whole);
+        let (queue, nr_sectors) = (record.queue, record.nr_sectors);
+        let side = &mut self.sides[usize::from(record.flavour.sync())];
+        if side.next == Some(whole) {
+            side.next = side.list.next_after(&self.table, whole, BACK_SEEK);
+        }
+        side.list.start(&mut self.table, whole);
+        let issuer = &mut self.issuers[queue.0 as usize];
+        issuer.queued -= 1;
+        issuer.in_flight += 1;
+        self.roster.note_started(queue, nr_sectors);
+        if matches!(self.wait.status, Status::Waiting(_)) && self.table.waiting() == 0 {
+            // Nobody is held up any more by whoever is waited for.
+            self.wait.status = Status::Off;
+        }
+        whole
+    }
+
     fn complete(&mut self, now: Nanos, tag: Tag) {
         self.end_overdue_wait(now);
         let record = self.table.complete(tag);

@@ -108,6 +108,11 @@ impl Injection {
         (self.armed, self.injected, self.measured) = (false, false, None);
     }
 
+    /// Takes note that a request of another queue goes to the device.
+    pub(super) fn interfered(&mut self) {
+        self.injected = true;
+    }
+
     /// Takes note of how many requests are at the device.
     #[inline]
     pub(super) fn at_device(&mut self, count: u32) {

@@ -97,6 +97,7 @@ mod inject;
 mod iostat;
 mod lifecycle;
 mod merging;
+mod pull;
 mod queue;
 mod raise;
 mod rate;
@@ -442,6 +443,10 @@ impl Scheduler for Bfq {
         let now = self.inside(now);
         let next = self.choose_next(now);
         self.outward(next)
+    }
+
+    fn pull(&mut self, now: Nanos, tag: Tag) -> Tag {
+        self.send_out_of_turn(now, tag)
     }
 
     #[inline]

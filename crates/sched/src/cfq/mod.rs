@@ -346,6 +346,10 @@ impl Scheduler for Cfq {
         self.choose_next(now)
     }
 
+    fn pull(&mut self, _now: Nanos, tag: Tag) -> Tag {
+        self.start_out_of_turn(tag)
+    }
+
     #[inline]
     fn complete(&mut self, now: Nanos, tag: Tag) {
         self.finish(now, tag);

@@ -1,7 +1,7 @@
 //! Who holds the device, and whether it may send another request.
 
 use super::tunables::fraction;
-use super::{ASYNC, BEST_EFFORT, Cfq, IDLE, KINDS, REAL_TIME, Slice, Workload};
+use super::{ASYNC, BEST_EFFORT, Cfq, IDLE, KINDS, REAL_TIME, REQUEST_CHARGE, Slice, Workload};
 use crate::{Nanos, Next, Tag};
 
 /// The least time for one kind of work.
@@ -218,5 +218,37 @@ impl Cfq {
             self.expire(now, false);
         }
         tag
+    }
+
+    /// Takes out a waiting request out of turn. The group of a queue that does not hold the device
+    /// is charged for one request; the slice of one that does goes on.
+    pub(super) fn start_out_of_turn(&mut self, tag: Tag) -> Tag {
+        let whole = self.table.whole_of(tag);
+        let record = self.table.get(whole);
+        let (name, nr_sectors, end) = (record.queue, record.nr_sectors, record.end());
+        let id = name.0;
+        let queue = self.queues.get_mut(id);
+        if queue.next == Some(whole) {
+            queue.next = queue.list.next_after(&self.table, whole, self.back_seek);
+        }
+        queue.list.start(&mut self.table, whole);
+        queue.in_flight += 1;
+        let (is_empty, sync, group) = (queue.is_empty(), queue.sync, queue.group);
+        self.last_position = end;
+        self.in_flight[usize::from(sync)] += 1;
+        self.roster.note_started(name, nr_sectors);
+        self.groups.get_mut(group).in_flight += 1;
+        if let Some(slice) = self.slice.as_mut().filter(|slice| slice.holder == id) {
+            slice.dispatched += 1;
+            return whole;
+        }
+        self.groups.charge(group, REQUEST_CHARGE);
+        if is_empty {
+            self.lift_out(id);
+            self.groups.queue_went(group);
+            self.busy -= 1;
+            self.busy_sync -= u32::from(sync);
+        }
+        whole
     }
 }

@@ -147,6 +147,8 @@ pub(crate) struct Kyber {
     current: usize,
     /// Requests that it was served in a row.
     batching: u32,
+    /// Requests were sent out of turn, perhaps without a token.
+    has_pulled: bool,
     /// When depths are adapted; nothing until a request has completed.
     adapt_at: Option<Nanos>,
     /// When `dispatch` must be asked again.
@@ -168,6 +170,7 @@ impl Kyber {
             domains: MAX_DEPTH.map(Domain::new),
             current: READ,
             batching: 0,
+            has_pulled: false,
             adapt_at: None,
             deadline: None,
             marks: Vec::new(),
@@ -201,6 +204,22 @@ impl Kyber {
     fn candidate(&self, domain: usize) -> Option<u32> {
         let domain = &self.domains[domain];
         domain.fifo.head().filter(|_| domain.in_flight < domain.depth)
+    }
+
+    /// Takes out a request that goes to the device; it takes a token even if there is none, and
+    /// those who come later wait until that is made up for.
+    fn start(&mut self, now: Nanos, index: u32) {
+        let (domain, dispatched) = &mut self.marks[index as usize];
+        *dispatched = now;
+        let domain = &mut self.domains[*domain];
+        domain.fifo.remove(&mut self.table, index);
+        domain.waiting -= 1;
+        domain.in_flight += 1;
+        let record = self.table.record(index);
+        let (queue, nr_sectors) = (record.queue, record.nr_sectors);
+        self.trees[queue.0 as usize].remove(&mut self.table, index);
+        self.table.start(index);
+        self.roster.note_started(queue, nr_sectors);
     }
 
     /// Returns the domain and the request that are next, and whether a new batch begins.
@@ -288,17 +307,15 @@ impl Scheduler for Kyber {
         };
         self.batching = if starts_batch { 1 } else { self.batching + 1 };
         self.current = domain;
-        let domain = &mut self.domains[domain];
-        domain.fifo.remove(&mut self.table, head);
-        domain.waiting -= 1;
-        domain.in_flight += 1;
-        let record = self.table.record(head);
-        let (queue, nr_sectors) = (record.queue, record.nr_sectors);
-        self.trees[queue.0 as usize].remove(&mut self.table, head);
-        self.table.start(head);
-        self.roster.note_started(queue, nr_sectors);
-        self.marks[head as usize].1 = now;
+        self.start(now, head);
         Next::Request(Tag(head))
+    }
+
+    fn pull(&mut self, now: Nanos, tag: Tag) -> Tag {
+        let whole = self.table.whole_of(tag);
+        self.has_pulled = true;
+        self.start(now, whole.0);
+        whole
     }
 
     fn complete(&mut self, now: Nanos, tag: Tag) {
@@ -346,7 +363,8 @@ impl Scheduler for Kyber {
         for (domain, max_depth) in self.domains.iter().zip(MAX_DEPTH) {
             assert_eq!(domain.fifo.check(&self.table), domain.waiting);
             assert!((1..=max_depth).contains(&domain.depth), "depths keep to their range");
-            assert!(domain.in_flight <= max_depth, "nobody is let in without a token");
+            let has_tokens = domain.in_flight <= max_depth || self.has_pulled;
+            assert!(has_tokens, "nobody is let in without a token");
             domain.total.check();
             domain.device.check();
             in_flight += domain.in_flight;

@@ -109,7 +109,8 @@ impl World {
             10..=12 => self.remove_queue(),
             13..=14 => self.set_weight(),
             15..=54 => self.insert(),
-            55..=74 => drop(self.dispatch()),
+            55..=71 => drop(self.dispatch()),
+            72..=74 => self.pull(),
             75..=89 => self.complete(),
             _ => self.let_time_pass(),
         }
@@ -259,6 +260,22 @@ impl World {
             assert!(handled, "deadlines that have passed are handled");
         }
         next
+    }
+
+    /// Sends any waiting request, or part of one, out of turn.
+    fn pull(&mut self) {
+        let waiting: Vec<u32> = (0..)
+            .zip(&self.tags)
+            .filter(|(_, slot)| slot.0 == Place::Waiting)
+            .map(|(tag, _)| tag)
+            .collect();
+        if waiting.is_empty() {
+            return;
+        }
+        let tag = Tag(self.random.pick(&waiting));
+        let whole = self.elevator.pull(self.now, tag);
+        self.take_out(whole);
+        assert!(matches!(self.tags[tag.0 as usize].0, Place::Out(_)), "it went with its whole");
     }
 
     /// Checks a dispatched request against everything known of its parts.
