@@ -231,6 +231,11 @@ impl Tree {
         self.root().map(|root| outermost(nodes, root, LEFT))
     }
 
+    /// Returns the last node in the order.
+    pub(crate) fn last<N: Nodes + ?Sized>(&self, nodes: &N) -> Option<u32> {
+        self.root().map(|root| outermost(nodes, root, RIGHT))
+    }
+
     /// Returns the first node that is not `below`, where `below` holds for a head of the order
     /// (possibly empty) and for nothing behind it.
     pub(crate) fn lower_bound<N: Nodes + ?Sized>(

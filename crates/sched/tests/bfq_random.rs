@@ -24,6 +24,7 @@ fn tunables(random: &mut Random) -> BfqTunables {
         injection: random.below(4) != 0,
         merge_queues: random.below(3) == 0,
         stable_merge: random.below(4) == 0,
+        kernel_compat: random.below(4) == 0,
         ..BfqTunables::default()
     };
     assert_eq!(tunables.validate(), Ok(()));

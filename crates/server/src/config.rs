@@ -274,6 +274,7 @@ fn bfq(wire: &evenkeel_wire::Bfq) -> BfqTunables {
             .slice_idle_us
             .map_or(default.slice_idle, |us| Nanos::from_micros(u64::from(us))),
         strict_guarantees: wire.strict_guarantees.unwrap_or(default.strict_guarantees),
+        kernel_compat: wire.kernel_compat.unwrap_or(default.kernel_compat),
         back_seek_max_kib: wire.back_seek_max_kib.unwrap_or(default.back_seek_max_kib),
         back_seek_penalty: wire.back_seek_penalty.unwrap_or(default.back_seek_penalty),
         fifo_expire_sync: millis(wire.fifo_expire_sync_ms, default.fifo_expire_sync),

@@ -161,6 +161,8 @@ pub struct Bfq {
     pub low_latency: Option<bool>,
     /// One request at a time and always idle: exact shares at the price of throughput.
     pub strict_guarantees: Option<bool>,
+    /// Whether it decides as Linux does wherever it deliberately does not.
+    pub kernel_compat: Option<bool>,
 }
 
 /// Tunables of `deadline`, with the kernel's names, units and ranges. `None` is its default.

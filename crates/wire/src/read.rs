@@ -351,6 +351,7 @@ fn read_bfq(mut from: Section<'_, '_>) -> Bfq {
         max_budget_sectors: from.number("max_budget", 0..=INT_MAX),
         low_latency: from.flag("low_latency"),
         strict_guarantees: from.flag("strict_guarantees"),
+        kernel_compat: from.flag("kernel_compat"),
     };
     from.end();
     bfq

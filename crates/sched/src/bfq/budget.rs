@@ -152,7 +152,9 @@ pub(super) fn pace(span: Nanos, seeky: bool, device: Device, service: u64) -> Pa
     if span <= ms(20) {
         return Pace { charged, slow: seeky };
     }
-    Pace { charged, slow: service < time_charge(charged, device) / 2 }
+    let due =
+        if device.slow_follows_length { time_charge(charged, device) } else { device.max_budget };
+    Pace { charged, slow: service < due / 2 }
 }
 
 /// The device's side of [`pace`] and [`time_charge`].
@@ -162,7 +164,10 @@ pub(super) struct Device {
     /// Whether it works on several requests at once and does not rotate.
     pub(super) overlaps: bool,
     pub(super) max_budget: u64,
+    /// The slot length that costs the largest budget.
     pub(super) timeout: Nanos,
+    /// Whether a long slot is slow by what its own length earns, not by the whole budget.
+    pub(super) slow_follows_length: bool,
 }
 
 /// Returns the sectors that `span` of the device costs; a slot never costs more than one timeout.
@@ -224,11 +229,20 @@ mod tests {
         assert_eq!(set.max(), 1000);
     }
 
+    fn disk() -> Device {
+        Device {
+            rotational: true,
+            overlaps: false,
+            max_budget: 16_384,
+            timeout: Nanos::from_millis(125),
+            slow_follows_length: true,
+        }
+    }
+
     #[test]
     fn time_charges_follow_the_vectors() {
         let ms = Nanos::from_millis;
-        let device =
-            Device { rotational: true, overlaps: false, max_budget: 16_384, timeout: ms(125) };
+        let device = disk();
         assert_eq!(pace(ms(40), false, device, 800), Pace { charged: ms(40), slow: true });
         assert_eq!(time_charge(ms(40), device), 5242);
         assert_eq!(time_charge(ms(300), device), 16_384);
@@ -242,10 +256,11 @@ mod tests {
     #[test]
     fn a_short_good_slot_is_not_slow() {
         let ms = Nanos::from_millis;
-        let device =
-            Device { rotational: true, overlaps: false, max_budget: 16_384, timeout: ms(125) };
+        let device = disk();
         // 25 ms of 125 ms earn 3276 sectors; half of that is the threshold.
         assert!(!pace(ms(25), false, device, 1638).slow);
         assert!(pace(ms(25), false, device, 1637).slow);
+        let linux = Device { slow_follows_length: false, ..device };
+        assert!(pace(ms(25), false, linux, 8191).slow && !pace(ms(25), false, linux, 8192).slow);
     }
 }

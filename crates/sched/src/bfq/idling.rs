@@ -26,9 +26,9 @@ impl Bfq {
     }
 
     /// Returns whether the device reorders on its own and does not rotate: there, waiting for one
-    /// queue leaves most of the device unused.
+    /// queue leaves most of the device unused. Linux waits all the same.
     pub(super) fn is_queueing_flash(&self) -> bool {
-        !self.rotational && self.queueing
+        !self.rotational && self.queueing && self.rules.flash_overlaps
     }
 
     /// Returns whether waiting for this queue gains more throughput than it costs.

@@ -19,6 +19,8 @@ use super::select::INJECTED;
 use crate::wf2q::ROOT;
 use crate::{Class, Nanos, Next, Tag};
 
+/// By what Linux charges time, whatever the timeout.
+const LINUX_TIMEOUT: Nanos = Nanos::from_millis(125);
 /// A limit that was not lowered for so long is measured anew.
 const RENEWAL: Nanos = Nanos::from_millis(1000);
 /// After the limit was lowered nothing is measured for so long.
@@ -265,7 +267,7 @@ impl Bfq {
     /// Time in which the queue in service had nothing to do would have been lost anyway.
     pub(super) fn pay_for_delay(&mut self, now: Nanos, id: u32, since: Nanos, nr_sectors: u32) {
         let is_idle = self.holder.is_none_or(|holder| holder == id) || self.slot.is_idle();
-        if self.is_queueing_flash() || is_idle {
+        if self.is_queueing_flash() || is_idle || !self.rules.delay_is_paid {
             return;
         }
         let delay = now.since(since.max(self.slot.resumed));
@@ -305,7 +307,12 @@ impl Bfq {
             rotational: self.rotational,
             overlaps: self.is_queueing_flash(),
             max_budget: self.limits.max(),
-            timeout: self.tunables.timeout_sync,
+            timeout: if self.rules.charge_follows_timeout {
+                self.tunables.timeout_sync
+            } else {
+                LINUX_TIMEOUT
+            },
+            slow_follows_length: self.rules.slow_follows_length,
         }
     }
 
@@ -314,7 +321,8 @@ impl Bfq {
     pub(super) fn wasteful_from(&self, now: Nanos, id: u32) -> Option<Nanos> {
         let limit = self.queues[id as usize].inject;
         let at = now + self.tunables.slice_idle;
-        let is_unmeasured = limit.most == 0 && limit.baseline.is_none();
+        let is_unmeasured =
+            self.rules.long_waits_let_one_in && limit.most == 0 && limit.baseline.is_none();
         (is_unmeasured && self.may_inject() && self.slot.idle_until.is_some_and(|until| at < until))
             .then_some(at)
     }

@@ -73,7 +73,8 @@ impl Bfq {
         let queue = &mut self.queues[request.queue.0 as usize];
         let is_done = queue.in_flight == 0 && was_empty;
         if is_done && !queue.busy {
-            queue.think.arrived(now, slice_idle + slice_idle);
+            let cap = slice_idle + slice_idle;
+            queue.think.arrived(now, cap, self.rules.first_arrival_is_no_sample);
         }
         if queue.sync && queue.class != Class::Idle && slice_idle > Nanos::ZERO {
             let longest = Nanos(slice_idle.0 / 2);
@@ -126,11 +127,12 @@ impl Bfq {
         let queue = &mut self.queues[id as usize];
         let tag = queue.next.expect("a request has just arrived");
         let in_time = queue.think.last_end().is_none_or(|end| now <= end + Nanos(3 * slice_idle.0));
-        let continues = core::mem::take(&mut queue.paused) && in_time;
-        queue.fresh = false;
         queue.waits_since = now;
         queue.sharing.turned_busy();
         let left = self.engine.budget(queue.node).saturating_sub(queue.spent);
+        let has_budget = left > 0 || self.rules.spent_continues;
+        let continues = core::mem::take(&mut queue.paused) && in_time && has_budget;
+        queue.fresh = false;
         let target = queue.max_budget;
         let mut budget =
             if continues && left > 0 { left.min(target) } else { target.max(self.charge(id, tag)) };
@@ -160,11 +162,22 @@ impl Bfq {
             (queue.node, queue.class)
         };
         let rival = self.queues[holder as usize].node;
+        let is_exact = self.rules.preempts_where_paths_part;
+        let outranks = if is_exact {
+            self.engine.outranks(node, rival)
+        } else {
+            self.engine.outranks_by_parent(node, rival)
+        };
         let has_reason = (continues && self.coeff(id) >= self.coeff(holder))
-            || self.engine.outranks(node, rival)
+            || outranks
             || !self.better_to_idle(holder);
         let is_worse = class == Class::Idle && self.queues[holder as usize].class != Class::Idle;
-        if has_reason && !is_worse && self.engine.is_next(node, rival) {
+        let may = if is_exact {
+            !is_worse && self.engine.is_next(node, rival)
+        } else {
+            self.engine.is_top_contested()
+        };
+        if has_reason && may {
             self.expire(now, ExpireReason::Preempted);
         }
     }

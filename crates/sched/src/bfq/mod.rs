@@ -16,7 +16,8 @@
 //!
 //! # Decisions
 //!
-//! Where this differs from Linux:
+//! Where this differs from Linux, unless `kernel_compat` is set (`rules.rs` says which it takes
+//! back):
 //!
 //! 1. Raising goes up: while a raised queue is busy, every group above it competes with its weight
 //!    times the raise, and when the raise begins those groups are forgiven their lead, each at most
@@ -77,6 +78,8 @@
 //! 23. Only queues of one group wake each other; see `wakers`.
 //! 24. Merges take effect at once for all issuers, without chains; see `merging`.
 //! 25. Places at the device are what is limited for writes, and only while others wait; see `slots`.
+//! 26. The first arrival at a queue is no sample of its think time.
+//! 27. A wait longer than `slice_idle` for a queue that was never measured lets one request in.
 //!
 //! Deliberately absent, with room left: raising of write-back; devices with several actuators.
 //!
@@ -101,6 +104,7 @@ mod pull;
 mod queue;
 mod raise;
 mod rate;
+mod rules;
 mod select;
 mod slots;
 mod softrt;
@@ -124,6 +128,7 @@ use merging::{Merging, Sharing};
 use queue::{Group, Queue};
 use raise::Raise;
 use rate::PeakRate;
+use rules::Rules;
 use softrt::Batches;
 use stats::{IoBound, SeekHistory, ThinkTime};
 pub use tunables::{BfqTunables, BfqTunablesError, Queueing};
@@ -192,6 +197,7 @@ impl SlotTimes {
 pub struct Bfq {
     /// In force, see [`BfqTunables::in_force`].
     tunables: BfqTunables,
+    rules: Rules,
     clock: Clock,
     /// When the scheduler came into being: what was before, nobody knows.
     began: Nanos,
@@ -250,8 +256,10 @@ impl Bfq {
     #[must_use]
     pub fn new(now: Nanos, tunables: BfqTunables, merge: MergeLimits, rotational: bool) -> Self {
         let tunables = tunables.in_force();
+        let rules = Rules::new(tunables.kernel_compat);
         Self {
             tunables,
+            rules,
             clock: Clock::new(now),
             began: now,
             rotational,
@@ -261,7 +269,7 @@ impl Bfq {
             merge_rules: MergeRules { limits: merge, front: true },
             back_seek: tunables.back_seek(),
             table: Table::default(),
-            engine: Wf2q::new(IDLE_GUARANTEE),
+            engine: Wf2q::new(IDLE_GUARANTEE, rules.engine),
             queues: Vec::new(),
             merging: Merging::default(),
             free_queues: Vec::new(),
@@ -276,7 +284,7 @@ impl Bfq {
             levels: [0; 8],
             pending_groups: 0,
             limits: Limits::new(tunables.max_budget_sectors),
-            rate: PeakRate::new(now, rotational),
+            rate: PeakRate::new(now, rotational, rules.rate_counts_length),
             contention: Contention::default(),
             injection: Injection::default(),
             last_completed: NOBODY,
@@ -310,8 +318,9 @@ impl Bfq {
         }
         // With nothing waited for, the queue has requests in flight, and may keep the device until
         // its slot ends.
+        let times_out = self.rules.stuck_times_out && !self.tunables.strict_guarantees;
         let is_waiting = self.slot.idle_until.is_some();
-        (is_waiting || !self.tunables.strict_guarantees).then(|| self.slot.wakes())
+        (is_waiting || times_out).then(|| self.slot.wakes())
     }
 
     fn busy_total(&self) -> u32 {

@@ -10,6 +10,9 @@ use super::queue::Queue;
 use super::softrt::SoftRtRules;
 use crate::{Class, GroupId, Nanos, Urgency};
 
+/// The level of queues that nobody has given one.
+const DEFAULT_LEVEL: u8 = 4;
+
 /// Why a queue is raised.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) enum WrKind {
@@ -73,7 +76,8 @@ impl Bfq {
         let queue = &mut self.queues[id as usize];
         let is_late =
             queue.in_flight == 0 && queue.batches.next(now, queue.think.last_end(), rules);
-        if !self.tunables.low_latency || !queue.is_raisable() {
+        let fits = self.rules.any_level_is_raised || queue.level == DEFAULT_LEVEL;
+        if !self.tunables.low_latency || !queue.is_raisable() || !fits {
             return false;
         }
         if queue.raise.urged != Urgency::None {
@@ -128,6 +132,9 @@ impl Bfq {
     /// Forgives a queue its lead over others, and each group above it that was not forgiven
     /// lately: else a guest that has its queues raised by turns would have no share to keep to.
     fn forgive(&mut self, now: Nanos, id: u32) {
+        if !self.rules.raise_goes_up {
+            return;
+        }
         let queue = &self.queues[id as usize];
         self.engine.forgive(queue.node);
         let mut group = queue.group;
@@ -320,6 +327,9 @@ impl Bfq {
 
     /// Returns the factor by which a group is raised: that of the queue in it that is raised most.
     pub(super) fn group_coeff(&self, group: u32) -> u16 {
+        if !self.rules.raise_goes_up {
+            return 1;
+        }
         let group = &self.groups[group as usize];
         match (group.raised, group.soft_rt) {
             (0, _) => 1,

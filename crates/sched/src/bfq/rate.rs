@@ -7,6 +7,8 @@ use crate::Nanos;
 /// Most that is believed: 128 sectors per microsecond, 65.5 GB/s. Linux stops at 10.24 GB/s and so
 /// ignores what fast NVMe devices and page caches really do.
 const RATE_MAX: u64 = 128 << 16;
+/// Where Linux stops.
+const RATE_MAX_LINUX: u64 = 20 << 16;
 const MIN_SAMPLES: u32 = 32;
 const MIN_INTERVAL_US: u64 = 300_000;
 const REF_INTERVAL_US: u64 = 1_000_000;
@@ -16,6 +18,9 @@ const REF_INTERVAL_US: u64 = 1_000_000;
 pub(super) struct PeakRate {
     peak: u64,
     rotational: bool,
+    /// Whether long requests count by their length and idleness from the last completion; else
+    /// everything is as in Linux.
+    counts_length: bool,
     /// Requests of this interval, long ones counted several times (see [`Sample::count`]).
     samples: u32,
     requests: u32,
@@ -44,16 +49,17 @@ impl Sample {
     ///
     /// Merged requests of a slow disk are few and long. Counted by heads, as Linux does, they never
     /// make an interval valid, and the estimate stays at its initial guess.
-    fn count(self) -> u32 {
-        self.nr_sectors.div_ceil(256).max(1)
+    fn count(self, by_length: bool) -> u32 {
+        if by_length { self.nr_sectors.div_ceil(256).max(1) } else { 1 }
     }
 }
 
 impl PeakRate {
-    pub(super) fn new(now: Nanos, rotational: bool) -> Self {
+    pub(super) fn new(now: Nanos, rotational: bool, counts_length: bool) -> Self {
         Self {
             peak: Self::reference(rotational) * 2 / 3,
             rotational,
+            counts_length,
             samples: 0,
             requests: 0,
             sequential: 0,
@@ -64,6 +70,10 @@ impl PeakRate {
             last_completion: now,
             delta_us: 0,
         }
+    }
+
+    pub(super) fn set_counts_length(&mut self, counts_length: bool) {
+        self.counts_length = counts_length;
     }
 
     const fn reference(rotational: bool) -> u64 {
@@ -88,11 +98,15 @@ impl PeakRate {
             return false;
         }
         // Idle since then, that is: a long request keeps a slow disk busy for longer.
-        let active = self.last_dispatch.max(self.last_completion);
+        let active = if self.counts_length {
+            self.last_dispatch.max(self.last_completion)
+        } else {
+            self.last_dispatch
+        };
         if now.since(active) > Nanos::from_millis(100) && !sample.device_busy {
             return self.close_and_restart(now, sample);
         }
-        let samples = sample.count();
+        let samples = sample.count(self.counts_length);
         self.samples += samples;
         let kept_busy =
             sample.device_busy || now.since(self.last_completion) < Nanos::from_millis(2);
@@ -125,7 +139,7 @@ impl PeakRate {
     }
 
     fn restart(&mut self, now: Nanos, sample: Sample) {
-        self.samples = sample.count();
+        self.samples = sample.count(self.counts_length);
         self.requests = 1;
         self.sequential = 0;
         self.sectors = u64::from(sample.nr_sectors);
@@ -148,7 +162,8 @@ impl PeakRate {
         let drained = self.last_completion.since(self.first_dispatch).as_micros();
         let interval =
             Interval { samples: self.samples, sequential: self.sequential, sectors: self.sectors };
-        match filter(self.peak, self.delta_us.max(drained), interval) {
+        let most = if self.counts_length { RATE_MAX } else { RATE_MAX_LINUX };
+        match filter(self.peak, self.delta_us.max(drained), interval, most) {
             Some(peak) => {
                 self.peak = peak;
                 true
@@ -165,15 +180,15 @@ struct Interval {
     sectors: u64,
 }
 
-/// Returns the new estimate, or `None` if the interval says nothing: too few requests, or random
-/// and not faster.
-fn filter(peak: u64, delta_us: u64, interval: Interval) -> Option<u64> {
+/// Returns the new estimate, or `None` if the interval says nothing: too few requests, random and
+/// not faster, or faster than the `most` that is believed.
+fn filter(peak: u64, delta_us: u64, interval: Interval, most: u64) -> Option<u64> {
     if interval.samples < MIN_SAMPLES || delta_us < MIN_INTERVAL_US {
         return None;
     }
     let rate = (interval.sectors << 16) / delta_us;
     let random = u64::from(interval.sequential) < u64::from(interval.samples) * 3 / 4;
-    if (random && rate <= peak) || rate > RATE_MAX {
+    if (random && rate <= peak) || rate > most {
         return None;
     }
     let weight = 9 * u64::from(interval.sequential) / u64::from(interval.samples);
@@ -187,7 +202,7 @@ mod tests {
     use super::*;
 
     fn filtered(delta_us: u64, sectors: u64, samples: u32, sequential: u32) -> Option<u64> {
-        filter(22_000, delta_us, Interval { samples, sequential, sectors })
+        filter(22_000, delta_us, Interval { samples, sequential, sectors }, RATE_MAX)
     }
 
     #[test]
@@ -202,7 +217,7 @@ mod tests {
 
     #[test]
     fn budget_and_raise_duration_follow_the_peak() {
-        let with = |peak| PeakRate { peak, ..PeakRate::new(Nanos::ORIGIN, false) };
+        let with = |peak| PeakRate { peak, ..PeakRate::new(Nanos::ORIGIN, false, true) };
         let timeout = Nanos::from_millis(125);
         for (peak, budget, ms) in [
             (22_000, 41_961, 3750),
@@ -213,9 +228,9 @@ mod tests {
             assert_eq!(with(peak).budget(timeout), budget);
             assert_eq!(with(peak).wr_duration().as_millis(), ms);
         }
-        assert_eq!(PeakRate::new(Nanos::ORIGIN, true).wr_duration().as_millis(), 10_500);
-        assert_eq!(PeakRate::new(Nanos::ORIGIN, true).peak, 9333);
-        assert_eq!(PeakRate::new(Nanos::ORIGIN, false).peak, 22_000);
+        assert_eq!(PeakRate::new(Nanos::ORIGIN, true, true).wr_duration().as_millis(), 10_500);
+        assert_eq!(PeakRate::new(Nanos::ORIGIN, true, true).peak, 9333);
+        assert_eq!(PeakRate::new(Nanos::ORIGIN, false, true).peak, 22_000);
     }
 
     /// Feeds `seconds` of back-to-back requests of 256 sectors at `rate` sectors per millisecond.
@@ -230,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_steady_sequential_load_converges_by_half_each_second() {
-        let mut rate = PeakRate::new(Nanos::ORIGIN, false);
+        let mut rate = PeakRate::new(Nanos::ORIGIN, false, true);
         feed(&mut rate, Nanos::ORIGIN, 1000, 12, false);
         let target = 65_536;
         assert!(rate.peak > target * 99 / 100 && rate.peak <= target * 101 / 100, "{}", rate.peak);
@@ -241,7 +256,7 @@ mod tests {
 
     #[test]
     fn random_traffic_raises_the_estimate_but_never_lowers_it() {
-        let mut rate = PeakRate::new(Nanos::ORIGIN, false);
+        let mut rate = PeakRate::new(Nanos::ORIGIN, false, true);
         feed(&mut rate, Nanos::ORIGIN, 100, 10, true);
         assert_eq!(rate.peak, 22_000);
         feed(&mut rate, Nanos::ORIGIN + Nanos::from_secs(11), 1000, 10, true);
@@ -250,7 +265,7 @@ mod tests {
 
     #[test]
     fn forty_gigabytes_per_second_are_believed() {
-        let mut rate = PeakRate::new(Nanos::ORIGIN, false);
+        let mut rate = PeakRate::new(Nanos::ORIGIN, false, true);
         feed(&mut rate, Nanos::ORIGIN, 80_000, 12, false);
         assert!(rate.peak > (79 << 16) && rate.peak <= (80 << 16), "{}", rate.peak >> 16);
     }

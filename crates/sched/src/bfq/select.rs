@@ -37,7 +37,7 @@ impl Bfq {
             let reason =
                 if timed_out { ExpireReason::BudgetTimeout } else { ExpireReason::TooIdle };
             // It ended then, however late we hear of it.
-            self.expire(until, reason);
+            self.expire(if self.rules.waits_end_when_due { until } else { now }, reason);
         }
     }
 
@@ -74,7 +74,9 @@ impl Bfq {
         // A fifth of a slot: on a slow disk a request must not be so long that it is a slot by
         // itself; on a fast one this never binds.
         let longest = u32::try_from(budget / 5).unwrap_or(u32::MAX).max(MERGED_SECTORS_MIN);
-        self.merge_rules.limits.max_sectors = self.merge.max_sectors.min(longest);
+        if self.rules.device_holds_little {
+            self.merge_rules.limits.max_sectors = self.merge.max_sectors.min(longest);
+        }
     }
 
     fn begin_slot(&mut self, now: Nanos) -> bool {
@@ -87,7 +89,8 @@ impl Bfq {
         self.slot.position = u64::MAX;
         self.slot.end_wait();
         // While the device works for others, nobody can tell when the head arrives.
-        self.slot.is_new = self.rotational && self.table.in_flight() == 0;
+        let can_tell = self.rotational && self.table.in_flight() == 0;
+        self.slot.is_new = can_tell && self.rules.clock_waits_for_head;
         self.start_clock(now, id);
         self.excuse_wait(now, id);
         true
@@ -131,11 +134,15 @@ impl Bfq {
             if self.table.waiting() == 0 {
                 return Verdict::Wait(Next::Empty);
             }
-            if timed_out && self.slot.idle_until.is_none() {
+            let is_left = timed_out && self.rules.stuck_times_out;
+            if is_left && self.slot.idle_until.is_none() {
                 return Verdict::Expire(ExpireReason::BudgetTimeout);
             }
             return match self.choose_injection(id) {
                 Some((other, tag)) => Verdict::Inject(other, tag),
+                None if self.slot.idle_until.is_none() && !self.rules.stuck_times_out => {
+                    Verdict::Wait(Next::Empty)
+                }
                 None => Verdict::Wait(Next::NotBefore(self.slot.wakes())),
             };
         }
@@ -150,7 +157,9 @@ impl Bfq {
     pub(super) fn device_is_full(&self, tag: Tag) -> bool {
         let most = (self.rate.budget(self.tunables.timeout_sync) / 32).max(DEVICE_SECTORS_MIN);
         let nr_sectors = u64::from(self.table.get(tag).nr_sectors);
-        self.device_sectors > 0 && self.device_sectors + nr_sectors > most
+        self.rules.device_holds_little
+            && self.device_sectors > 0
+            && self.device_sectors + nr_sectors > most
     }
 
     /// Sends a request of the queue in service to the device.
@@ -255,7 +264,7 @@ impl Bfq {
         let has_ended =
             matches!(reason, ExpireReason::BudgetTimeout | ExpireReason::BudgetExhausted);
         // With requests in flight it left while it waited for them, whatever ended the wait.
-        queue.paused = !has_ended || queue.in_flight > 0;
+        queue.paused = !has_ended || (self.rules.spent_continues && queue.in_flight > 0);
         queue.spent = service;
         if queue.in_flight == 0 {
             queue.idle_since = Some(now);

@@ -26,10 +26,13 @@ impl ThinkTime {
 
     /// Takes note of an arrival at a queue with nothing waiting and nothing in flight.
     ///
-    /// The first arrival of all has no completion before it and says nothing.
-    pub(super) fn arrived(&mut self, now: Nanos, cap: Nanos) {
-        if let Some(last_end) = self.last_end {
-            self.sample(now.since(last_end).min(cap));
+    /// The first arrival of all has no completion before it and says nothing, unless it counts as
+    /// one after an endless pause.
+    pub(super) fn arrived(&mut self, now: Nanos, cap: Nanos, first_is_none: bool) {
+        match self.last_end {
+            Some(last_end) => self.sample(now.since(last_end).min(cap)),
+            None if first_is_none => {}
+            None => self.sample(cap),
         }
     }
 
@@ -144,11 +147,11 @@ mod tests {
     #[test]
     fn think_time_is_capped_and_a_first_arrival_is_no_sample() {
         let mut think = ThinkTime::default();
-        think.arrived(Nanos::ORIGIN, Nanos(16));
+        think.arrived(Nanos::ORIGIN, Nanos(16), true);
         assert_eq!(think.samples, 0);
         for _ in 0..3 {
             think.completed(Nanos::ORIGIN);
-            think.arrived(Nanos::ORIGIN + Nanos::from_secs(9), Nanos::from_millis(16));
+            think.arrived(Nanos::ORIGIN + Nanos::from_secs(9), Nanos::from_millis(16), true);
         }
         assert_eq!(think.mean().map(Nanos::as_millis), Some(16));
     }

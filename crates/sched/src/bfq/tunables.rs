@@ -82,6 +82,9 @@ pub struct BfqTunables {
     pub stable_merge: bool,
     /// Whether the device queues by itself.
     pub queueing: Queueing,
+    /// Decides as Linux does wherever this elevator deliberately does not, known errors of the
+    /// original included: for comparison.
+    pub kernel_compat: bool,
 }
 
 impl Default for BfqTunables {
@@ -111,6 +114,7 @@ impl Default for BfqTunables {
             merge_queues: false,
             stable_merge: false,
             queueing: Queueing::Yes,
+            kernel_compat: false,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::burst::InBurst;
 use super::raise::WrKind;
+use super::rules::Rules;
 use super::{Bfq, BfqTunables, BfqTunablesError};
 use crate::Nanos;
 
@@ -9,7 +10,7 @@ impl Bfq {
     /// Puts other tunables in force at once; setting the same ones again changes nothing.
     ///
     /// A slot that has begun keeps its end, a wait that has begun its deadline, and a raise that
-    /// has begun its length. Without `low_latency` all raises end; without `wr_max_softrt_rate` or
+    /// has begun its length. A group in service keeps what `kernel_compat` has charged it. Without `low_latency` all raises end; without `wr_max_softrt_rate` or
     /// `large_burst_thresh`, the raises or marks that it brought about. Weights change when their
     /// owners are next queued.
     ///
@@ -26,6 +27,9 @@ impl Bfq {
         let before = core::mem::replace(&mut self.tunables, tunables.in_force());
         let after = self.tunables;
         self.back_seek = after.back_seek();
+        if after.kernel_compat != before.kernel_compat {
+            self.change_rules(Rules::new(after.kernel_compat));
+        }
         self.review_queueing();
         self.limits.set(after.max_budget_sectors);
         let is_automatic = after.max_budget_sectors == 0 && before.max_budget_sectors != 0;
@@ -43,6 +47,14 @@ impl Bfq {
         self.end_unwanted_raises(now);
         self.renew_coeffs();
         Ok(())
+    }
+
+    fn change_rules(&mut self, rules: Rules) {
+        self.rules = rules;
+        self.engine.set_policy(rules.engine);
+        self.rate.set_counts_length(rules.rate_counts_length);
+        self.merge_rules.limits = self.merge;
+        self.retune();
     }
 
     fn restart_bursts(&mut self) {

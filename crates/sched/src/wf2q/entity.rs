@@ -2,8 +2,8 @@
 
 use alloc::vec::Vec;
 
-use super::Node;
 use super::vtime::Vtime;
+use super::{Node, Policy};
 use crate::tree::{Links, NIL, Nodes, Tree};
 use crate::{Class, Nanos};
 
@@ -157,27 +157,9 @@ pub(super) struct ServiceTree {
 }
 
 impl ServiceTree {
-    /// Returns the earliest virtual time from now on at which somebody is eligible, and the
-    /// eligible entity that finishes first.
+    /// Lets go of the idle entity that finished first, if virtual time has caught up with it.
     #[inline]
-    pub(super) fn next(&self, arena: &Arena) -> Option<(Vtime, Node)> {
-        let mut at = self.active.root()?;
-        let vtime = self.vtime.max(arena.at(at).min_start);
-        loop {
-            let entity = arena.at(at);
-            // If anybody on the left is eligible, the answer is there: it finishes earlier.
-            at = match entity.links.left() {
-                Some(left) if !arena.at(left).min_start.is_after(vtime) => left,
-                _ if !entity.start.is_after(vtime) => return Some((vtime, at)),
-                _ => entity.links.right().expect("some eligible entity lies in this subtree"),
-            };
-        }
-    }
-
-    /// Lets go of one idle entity that virtual time has caught up with; one per call keeps the
-    /// cost bounded.
-    #[inline]
-    pub(super) fn forget(&mut self, arena: &mut Arena) {
+    pub(super) fn forget_first(&mut self, arena: &mut Arena) {
         if let Some(first) = self.idle.first(arena)
             && !arena.at(first).finish.is_after(self.vtime)
         {
@@ -207,7 +189,7 @@ impl Sched {
 
     /// Returns who would be served next, classes in strict order.
     #[inline]
-    pub(super) fn next(&self, arena: &Arena) -> Option<(Vtime, Node)> {
-        self.trees.iter().find_map(|tree| tree.next(arena))
+    pub(super) fn next(&self, arena: &Arena, policy: Policy) -> Option<(Vtime, Node)> {
+        self.trees.iter().find_map(|tree| tree.next(arena, policy))
     }
 }

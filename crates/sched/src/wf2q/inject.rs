@@ -20,7 +20,7 @@ impl Wf2q {
         let mut group = self.arena.at(node).parent;
         loop {
             let sched = &self.scheds[self.arena.at(group).sched as usize];
-            let (_, next) = sched.next(&self.arena)?;
+            let (_, next) = sched.next(&self.arena, self.policy)?;
             if self.arena.at(next).is_leaf() {
                 return Some(next);
             }
@@ -60,7 +60,7 @@ impl Wf2q {
                 Place::Active => self.advance(node, cost),
                 Place::Away | Place::Idle => unreachable!("who has requests waits or is served"),
             }
-            self.scheds[sched as usize].trees[class as usize].forget(&mut self.arena);
+            self.scheds[sched as usize].trees[class as usize].forget(&mut self.arena, self.policy);
             node = parent;
         }
         self.arena.at_mut(ROOT).total += moved;
@@ -122,6 +122,7 @@ impl Wf2q {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wf2q::Policy;
     use crate::{Class, Nanos, Weight};
 
     fn weight(value: u64) -> Weight {
@@ -130,7 +131,7 @@ mod tests {
 
     #[test]
     fn slots_are_shared_by_weight_level_by_level() {
-        let mut engine = Wf2q::new(Nanos::from_millis(200));
+        let mut engine = Wf2q::new(Nanos::from_millis(200), Policy::Exact);
         let [small, large] = [100, 300].map(|share| engine.add_group(ROOT, weight(share)));
         let leaves = [small, small, large]
             .map(|group| engine.add_leaf(group, Class::BestEffort, weight(40)));
@@ -147,7 +148,7 @@ mod tests {
 
     #[test]
     fn service_out_of_turn_counts_like_any_other() {
-        let mut engine = Wf2q::new(Nanos::from_millis(200));
+        let mut engine = Wf2q::new(Nanos::from_millis(200), Policy::Exact);
         let groups = [100, 100].map(|share| engine.add_group(ROOT, weight(share)));
         let leaves = groups.map(|group| engine.add_leaf(group, Class::BestEffort, weight(40)));
         for leaf in leaves {
@@ -174,7 +175,7 @@ mod tests {
 
     #[test]
     fn who_is_ahead_by_a_budget_has_no_credit_left() {
-        let mut engine = Wf2q::new(Nanos::from_millis(200));
+        let mut engine = Wf2q::new(Nanos::from_millis(200), Policy::Exact);
         let leaves = [40, 40].map(|share| engine.add_leaf(ROOT, Class::BestEffort, weight(share)));
         for leaf in leaves {
             engine.activate(Nanos::ORIGIN, leaf, 100, Return::Anew);

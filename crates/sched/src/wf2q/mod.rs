@@ -13,7 +13,7 @@
 //! it really received. So a child that becomes active below an entity in service changes nothing
 //! above, and no service is charged twice (the kernel repositions the group and pays twice).
 //!
-//! Where this differs from the kernel, besides that:
+//! Where this differs from the kernel, besides that ([`Policy`] restores the kernel's errors):
 //!
 //! * The lookup is exact: always the least finish among the eligible, in O(log n).
 //! * Virtual time never moves backwards, and all comparisons are wrap-safe.
@@ -30,10 +30,13 @@
 //! "Hierarchical Packet Fair Queueing Algorithms", 1997.
 
 mod check;
+#[cfg(test)]
+mod deviation;
 mod entity;
 mod inject;
 #[cfg(test)]
 mod model;
+mod policy;
 #[cfg(test)]
 mod tests;
 mod vtime;
@@ -43,6 +46,7 @@ use alloc::vec::Vec;
 use crate::tree::NIL;
 use crate::{Class, Nanos, Weight};
 use entity::{Arena, Entity, Place, Sched, ServiceTree};
+pub(crate) use policy::Policy;
 use vtime::delta;
 
 /// Names an entity.
@@ -81,15 +85,16 @@ pub(crate) struct Wf2q {
     free_scheds: Vec<u32>,
     /// Longest time that the idle class of a group waits while others are served.
     idle_guarantee: Nanos,
+    policy: Policy,
 }
 
 impl Wf2q {
-    pub(crate) fn new(idle_guarantee: Nanos) -> Self {
+    pub(crate) fn new(idle_guarantee: Nanos, policy: Policy) -> Self {
         let mut arena = Arena::default();
         arena.0.push(Entity::new(NIL, 0, Class::BestEffort, 100, 0));
         let scheds = Vec::from([Sched::NEW]);
         let (free_entities, free_scheds) = (Vec::new(), Vec::new());
-        Self { arena, scheds, free_entities, free_scheds, idle_guarantee }
+        Self { arena, scheds, free_entities, free_scheds, idle_guarantee, policy }
     }
 
     /// Adds a group; groups are always best effort among their siblings.
@@ -174,7 +179,7 @@ impl Wf2q {
     /// Makes a leaf wait for service.
     pub(crate) fn activate(&mut self, now: Nanos, leaf: Node, budget: u64, how: Return) {
         let entity = self.arena.at(leaf);
-        if entity.class == Class::Idle {
+        if entity.class == Class::Idle && self.policy == Policy::Exact {
             // Groups are best effort, so this concerns leaves alone.
             let sched = &mut self.scheds[self.arena.at(entity.parent).sched as usize];
             if sched.trees[Class::Idle as usize].active.is_empty() {
@@ -211,7 +216,7 @@ impl Wf2q {
             let sched = self.arena.at(parent).sched;
             let tree = &mut self.scheds[sched as usize].trees[class as usize];
             tree.vtime = tree.vtime.after(cost, tree.wsum);
-            tree.forget(&mut self.arena);
+            tree.forget(&mut self.arena, self.policy);
             node = parent;
         }
         self.arena.at_mut(ROOT).total += moved;
@@ -230,25 +235,27 @@ impl Wf2q {
             let sched = &mut self.scheds[self.arena.at(group).sched as usize];
             assert!(sched.in_service == NIL, "one path is in service at a time");
             let idle_class = Class::Idle as usize;
-            let is_due = now >= sched.idle_due && !sched.trees[idle_class].active.is_empty();
-            let found = if is_due {
-                sched.trees[idle_class].next(&self.arena)
+            let found = if sched.is_idle_due(now, self.idle_guarantee, self.policy) {
+                sched.trees[idle_class].next(&self.arena, self.policy)
             } else {
-                sched.next(&self.arena)
+                sched.next(&self.arena, self.policy)
             };
             let (vtime, node) = found?;
             let class = self.arena.at(node).class;
-            if class == Class::Idle {
+            if class == Class::Idle && self.policy == Policy::Exact {
                 sched.idle_due = now + self.idle_guarantee;
             }
             let tree = &mut sched.trees[class as usize];
-            tree.vtime = vtime;
+            tree.arrive(vtime, self.policy);
             tree.active.remove(&mut self.arena, node);
-            tree.forget(&mut self.arena);
+            tree.forget(&mut self.arena, self.policy);
             sched.in_service = node;
             let entity = self.arena.at_mut(node);
             entity.place = Place::InService;
             if entity.is_leaf() {
+                if self.policy == Policy::Kernel {
+                    self.cache_budgets(node);
+                }
                 return Some(node);
             }
             group = node;
@@ -303,7 +310,7 @@ impl Wf2q {
         loop {
             let parent = self.arena.at(node).parent;
             let sched = &self.scheds[self.arena.at(parent).sched as usize];
-            if sched.next(&self.arena).is_none_or(|(_, next)| next != node) {
+            if sched.next(&self.arena, self.policy).is_none_or(|(_, next)| next != node) {
                 return false;
             }
             if node == top {
@@ -351,12 +358,15 @@ impl Wf2q {
 
     /// Repositions, activates or deactivates the groups from `group` upwards after the children of
     /// `group` changed, as far as that changes anything. Groups in service wait for their slot's
-    /// end.
+    /// end, where the original would not (see [`Policy`]).
     fn child_changed(&mut self, mut group: Node, how: Return) {
         while group != ROOT {
             let entity = self.arena.at(group);
             let (place, parent) = (entity.place, entity.parent);
             if place == Place::InService {
+                if self.policy == Policy::Kernel {
+                    self.charge_in_service(group);
+                }
                 return;
             }
             match self.next_budget(group) {
@@ -383,7 +393,7 @@ impl Wf2q {
     /// Returns the budget of the child of `group` that would be served next.
     fn next_budget(&self, group: Node) -> Option<u64> {
         let sched = &self.scheds[self.arena.at(group).sched as usize];
-        sched.next(&self.arena).map(|(_, child)| self.arena.at(child).budget)
+        sched.next(&self.arena, self.policy).map(|(_, child)| self.arena.at(child).budget)
     }
 
     /// Lets an entity that is away or idle wait for service.

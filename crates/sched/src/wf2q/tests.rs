@@ -5,7 +5,7 @@ use std::vec::Vec;
 use super::entity::Place;
 use super::model::Model;
 use super::vtime::Vtime;
-use super::{After, Node, ROOT, Return, Wf2q};
+use super::{After, Node, Policy, ROOT, Return, Wf2q};
 use crate::testing::Random;
 use crate::{Class, Nanos, Weight};
 
@@ -30,7 +30,7 @@ fn is_about(vtime: Vtime, value: f64) -> bool {
 
 #[test]
 fn three_backlogged_queues_follow_the_trace() {
-    let mut engine = Wf2q::new(GUARANTEE);
+    let mut engine = Wf2q::new(GUARANTEE, Policy::Exact);
     let shape = [(40, 1024), (80, 512), (40, 256)];
     let leaves = shape.map(|(share, _)| engine.add_leaf(ROOT, Class::BestEffort, weight(share)));
     for (leaf, (_, budget)) in leaves.into_iter().zip(shape) {
@@ -70,7 +70,7 @@ fn three_backlogged_queues_follow_the_trace() {
 #[test]
 fn a_slot_cut_short_is_stamped_with_what_it_received() {
     for stays in [true, false] {
-        let mut engine = Wf2q::new(GUARANTEE);
+        let mut engine = Wf2q::new(GUARANTEE, Policy::Exact);
         let shape = [(40, 1024), (80, 512), (40, 256)];
         let leaves =
             shape.map(|(share, _)| engine.add_leaf(ROOT, Class::BestEffort, weight(share)));
@@ -107,7 +107,7 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        let (engine, model) = (Wf2q::new(GUARANTEE), Model::new(GUARANTEE));
+        let (engine, model) = (Wf2q::new(GUARANTEE, Policy::Exact), Model::new(GUARANTEE));
         Self { engine, model, nodes: std::vec![ROOT], now: NOW, holder: None }
     }
 
@@ -293,7 +293,7 @@ fn backlogged_queues_stay_within_the_bounds_of_fairness() {
     for seed in 0..500 {
         std::println!("seed {seed}");
         let mut random = Random::new(seed);
-        let mut engine = Wf2q::new(GUARANTEE);
+        let mut engine = Wf2q::new(GUARANTEE, Policy::Exact);
         let count = 2 + random.below(8);
         let queues: Vec<(Node, u64, u64)> = (0..count)
             .map(|_| {
@@ -327,7 +327,7 @@ fn backlogged_queues_stay_within_the_bounds_of_fairness() {
 
 /// Two groups with a greedy queue each; the first also has one that comes and goes all the time.
 fn shares_with_child_activations(weights: [u64; 2]) -> f64 {
-    let mut engine = Wf2q::new(GUARANTEE);
+    let mut engine = Wf2q::new(GUARANTEE, Policy::Exact);
     let groups = weights.map(|share| engine.add_group(ROOT, weight(share)));
     let greedy = groups.map(|group| engine.add_leaf(group, Class::BestEffort, weight(40)));
     let visitor = engine.add_leaf(groups[0], Class::BestEffort, weight(40));
@@ -362,7 +362,7 @@ fn child_activations_do_not_cost_a_group_its_share() {
 
 #[test]
 fn a_sleeper_earns_no_credit() {
-    let mut engine = Wf2q::new(GUARANTEE);
+    let mut engine = Wf2q::new(GUARANTEE, Policy::Exact);
     let [sleeper, greedy] =
         [40, 40].map(|share| engine.add_leaf(ROOT, Class::BestEffort, weight(share)));
     engine.activate(NOW, greedy, 1024, Return::Anew);
@@ -395,7 +395,7 @@ fn a_sleeper_earns_no_credit() {
 
 #[test]
 fn the_idle_class_is_served_once_per_guarantee() {
-    let mut engine = Wf2q::new(GUARANTEE);
+    let mut engine = Wf2q::new(GUARANTEE, Policy::Exact);
     let busy = engine.add_leaf(ROOT, Class::BestEffort, weight(40));
     let idle = engine.add_leaf(ROOT, Class::Idle, weight(10));
     let mut now = NOW;
@@ -417,7 +417,7 @@ fn the_idle_class_is_served_once_per_guarantee() {
 
 #[test]
 fn a_raise_gives_a_group_its_turn_without_waiting_for_its_lead() {
-    let mut engine = Wf2q::new(GUARANTEE);
+    let mut engine = Wf2q::new(GUARANTEE, Policy::Exact);
     let groups = [100, 100].map(|share| engine.add_group(ROOT, weight(share)));
     let greedy = groups.map(|group| engine.add_leaf(group, Class::BestEffort, weight(40)));
     let urgent = engine.add_leaf(groups[0], Class::BestEffort, weight(40));
@@ -447,7 +447,7 @@ fn a_raise_gives_a_group_its_turn_without_waiting_for_its_lead() {
 
 #[test]
 fn names_are_reused_and_leave_nothing_behind() {
-    let mut engine = Wf2q::new(GUARANTEE);
+    let mut engine = Wf2q::new(GUARANTEE, Policy::Exact);
     let group = engine.add_group(ROOT, weight(100));
     let other = engine.add_leaf(ROOT, Class::BestEffort, weight(40));
     engine.activate(NOW, other, 512, Return::Anew);

@@ -78,6 +78,7 @@ impl World {
             config.cfq.slice_sync = Nanos::from_millis(random.pick(&[1, 20, 100]));
             config.cfq.low_latency = random.chance(70);
         }
+        config.bfq.kernel_compat = random.chance(25);
         let now = Nanos::ORIGIN;
         let root = Group { id: GroupId::ROOT, parent: 0, is_used: true, service_sectors: 0 };
         let elevator = Elevator::new(now, &config);

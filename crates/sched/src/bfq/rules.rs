@@ -1,0 +1,90 @@
+//! What differs from Linux by choice, and how to get Linux back.
+//!
+//! One field for each decision of the module's list that can be taken back; the numbers are those
+//! of that list. `docs/scheduling.md` has the whole table, with what cannot be taken back and why.
+
+use crate::wf2q::Policy;
+
+/// The rules in force.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    /// 1: a raise lifts the groups above, and forgives their lead.
+    pub(super) raise_goes_up: bool,
+    /// 2: queues of any level are raised, not only those of level 4.
+    pub(super) any_level_is_raised: bool,
+    /// 5, 8 and 9: on a device that queues by itself and does not rotate, queues overlap.
+    pub(super) flash_overlaps: bool,
+    /// 6: a queue that paused continues even if its budget was used up.
+    pub(super) spent_continues: bool,
+    /// 7: a queue whose requests are stuck at the device is left when its slot times out.
+    pub(super) stuck_times_out: bool,
+    /// 8: the threshold of slowness follows the length of the slot.
+    pub(super) slow_follows_length: bool,
+    /// 9: time is charged by the timeout in force, not by 125 ms.
+    pub(super) charge_follows_timeout: bool,
+    /// 10: preemption compares where paths part, and asks who would be next there.
+    pub(super) preempts_where_paths_part: bool,
+    /// 12: on a rotating device the slot's clock waits for the head.
+    pub(super) clock_waits_for_head: bool,
+    /// 13: the device holds little, and merged requests are kept short on slow devices.
+    pub(super) device_holds_little: bool,
+    /// 14: the peak rate counts long requests by their length, idleness from the last completion,
+    /// and believes more than 10 GB/s.
+    pub(super) rate_counts_length: bool,
+    /// 15: an overdue wait ended when it was due.
+    pub(super) waits_end_when_due: bool,
+    /// 26: the first arrival at a queue says nothing about its think time.
+    pub(super) first_arrival_is_no_sample: bool,
+    /// 21: injected requests pay for the delay that they cause.
+    pub(super) delay_is_paid: bool,
+    /// 27: a long wait for a queue that was never measured lets one request of others in.
+    pub(super) long_waits_let_one_in: bool,
+    /// How the engine below decides.
+    pub(super) engine: Policy,
+}
+
+impl Rules {
+    /// What this module promises.
+    const OURS: Self = Self {
+        raise_goes_up: true,
+        any_level_is_raised: true,
+        flash_overlaps: true,
+        spent_continues: true,
+        stuck_times_out: true,
+        slow_follows_length: true,
+        charge_follows_timeout: true,
+        preempts_where_paths_part: true,
+        clock_waits_for_head: true,
+        device_holds_little: true,
+        rate_counts_length: true,
+        waits_end_when_due: true,
+        first_arrival_is_no_sample: true,
+        delay_is_paid: true,
+        long_waits_let_one_in: true,
+        engine: Policy::Exact,
+    };
+    /// What Linux does.
+    const LINUX: Self = Self {
+        raise_goes_up: false,
+        any_level_is_raised: false,
+        flash_overlaps: false,
+        spent_continues: false,
+        stuck_times_out: false,
+        slow_follows_length: false,
+        charge_follows_timeout: false,
+        preempts_where_paths_part: false,
+        clock_waits_for_head: false,
+        device_holds_little: false,
+        rate_counts_length: false,
+        waits_end_when_due: false,
+        first_arrival_is_no_sample: false,
+        delay_is_paid: false,
+        long_waits_let_one_in: false,
+        engine: Policy::Kernel,
+    };
+
+    /// Returns the rules that `kernel_compat` stands for.
+    pub(super) const fn new(kernel_compat: bool) -> Self {
+        if kernel_compat { Self::LINUX } else { Self::OURS }
+    }
+}
