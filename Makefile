@@ -40,6 +40,7 @@ test: build
 
 bench: build
 	$(EVENKEEL) bench sched
+	$(EVENKEEL) bench fairness
 	$(EVENKEEL) bench rate
 	$(EVENKEEL) bench shares
 

@@ -3,6 +3,7 @@
 mod child;
 pub mod client;
 pub mod demo;
+pub mod fairness;
 pub mod kernel;
 pub mod lab;
 pub mod process;

@@ -8,6 +8,9 @@
 //!
 //! The clock is read around many requests; what the loop itself needs (a random number and a few
 //! additions) is in the figure.
+//!
+//! Groups are nested once or three times: tenants of racks of virtual machines. What an idle queue
+//! and an idle group weigh is counted by the allocator while thousands of them are made.
 
 use std::time::{Duration, Instant};
 
@@ -19,8 +22,11 @@ use serde::Serialize;
 
 /// Requests that each queue keeps outstanding: enough to stay busy while one is at the device.
 const PER_QUEUE: u32 = 4;
-/// Queues of one virtual machine.
-const QUEUES_PER_VM: u32 = 10;
+/// Queues of one virtual machine, machines of a rack, racks of a tenant.
+const FANOUT: u32 = 10;
+/// Queues or groups that are made to weigh one: a little less than a power of two, so that almost
+/// all of what grows by doubling is used.
+const WEIGHED: u32 = 4090;
 /// Virtual time that the device spends on one request.
 const SERVICE: Nanos = Nanos::from_micros(50);
 /// Sectors in a request: 4 KiB.
@@ -33,6 +39,8 @@ pub struct Options {
     pub kinds: Vec<Kind>,
     /// The numbers of busy queues.
     pub queues: Vec<u32>,
+    /// The numbers of levels of groups above the queues; at least 1.
+    pub levels: Vec<u32>,
     /// Requests in one repetition; at least four times as many as wait are taken.
     pub requests: u32,
     /// Repetitions, of which the median counts; at least 1.
@@ -40,11 +48,13 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// All elevators with 1 to 10 000 queues, 9 times 200 000 requests each: a minute.
+    /// All elevators with 1 to 10 000 queues, 1 and 3 levels, 9 times 200 000 requests each: two
+    /// minutes.
     fn default() -> Self {
         Self {
             kinds: Kind::ALL.to_vec(),
             queues: vec![1, 10, 100, 1_000, 10_000],
+            levels: vec![1, 3],
             requests: 200_000,
             repetitions: 9,
         }
@@ -58,18 +68,24 @@ pub struct Row {
     pub scheduler: String,
     /// Busy queues.
     pub queues: u32,
+    /// Levels of groups above them.
+    pub levels: u32,
     /// Nanoseconds for insert, dispatch and complete of one request: the median.
     pub ns_per_request: f64,
     /// Allocations for one request, once warm.
     pub allocations_per_request: f64,
     /// The largest less the smallest repetition, in nanoseconds for one request.
     pub spread_ns: f64,
+    /// Memory that an idle queue takes.
+    pub bytes_per_queue: u64,
+    /// Memory that an idle group takes, without queues.
+    pub bytes_per_group: u64,
 }
 
 /// What `evenkeel bench sched --format json` prints.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// In the order of the options, elevators outermost.
+    /// In the order of the options, elevators outermost, queues innermost.
     pub rows: Vec<Row>,
 }
 
@@ -78,14 +94,22 @@ impl Report {
     #[must_use]
     pub fn table(&self) -> String {
         let mut text = format!(
-            "{:<15} {:>7} {:>12} {:>10} {:>17}\n",
-            "scheduler", "queues", "ns/request", "spread ns", "allocations/req"
+            "{:<15} {:>6} {:>7} {:>12} {:>10} {:>17} {:>13} {:>13}\n",
+            "scheduler",
+            "levels",
+            "queues",
+            "ns/request",
+            "spread ns",
+            "allocations/req",
+            "bytes/queue",
+            "bytes/group"
         );
         for row in &self.rows {
-            let Row { scheduler, queues, ns_per_request, allocations_per_request, spread_ns } = row;
+            let Row { scheduler, queues, levels, ns_per_request, spread_ns, .. } = row;
+            let Row { allocations_per_request, bytes_per_queue, bytes_per_group, .. } = row;
             text.push_str(&format!(
-                "{scheduler:<15} {queues:>7} {ns_per_request:>12.1} {spread_ns:>10.1} \
-                 {allocations_per_request:>17.4}\n"
+                "{scheduler:<15} {levels:>6} {queues:>7} {ns_per_request:>12.1} {spread_ns:>10.1} \
+                 {allocations_per_request:>17.4} {bytes_per_queue:>13} {bytes_per_group:>13}\n"
             ));
         }
         text
@@ -96,17 +120,37 @@ impl Report {
 pub fn run(options: &Options, mut progress: impl FnMut(&Row)) -> Report {
     let mut rows = Vec::new();
     for &kind in &options.kinds {
-        for &queues in &options.queues {
-            let row = measure(kind, queues, options);
-            progress(&row);
-            rows.push(row);
+        let bytes = weigh(kind);
+        for &levels in &options.levels {
+            for &queues in &options.queues {
+                let row = measure(Load::new(kind, queues, levels), bytes, options);
+                progress(&row);
+                rows.push(row);
+            }
         }
     }
     Report { rows }
 }
 
-fn measure(kind: Kind, queues: u32, options: &Options) -> Row {
-    let mut load = Load::new(kind, queues);
+/// Returns how many bytes an idle queue and an idle group take.
+fn weigh(kind: Kind) -> [u64; 2] {
+    let now = Nanos::ORIGIN;
+    let one = |add: fn(&mut Elevator)| {
+        let mut elevator = Elevator::new(now, &ElevatorConfig { kind, ..Default::default() });
+        let info = allocation_counter::measure(|| (0..WEIGHED).for_each(|_| add(&mut elevator)));
+        u64::try_from(info.bytes_current).unwrap_or(0) / u64::from(WEIGHED)
+    };
+    [
+        one(|elevator| {
+            elevator.add_queue(Nanos::ORIGIN, GroupId::ROOT, Priority::default(), true);
+        }),
+        one(|elevator| {
+            elevator.add_group(Nanos::ORIGIN, GroupId::ROOT, Weight::default());
+        }),
+    ]
+}
+
+fn measure(mut load: Load, bytes: [u64; 2], options: &Options) -> Row {
     let requests = options.requests.max(4 * load.outstanding());
     load.serve(requests);
     let allocated = allocation_counter::measure(|| load.serve(requests)).count_total;
@@ -119,11 +163,14 @@ fn measure(kind: Kind, queues: u32, options: &Options) -> Row {
         .collect();
     times.sort_by(f64::total_cmp);
     Row {
-        scheduler: kind.to_string(),
-        queues,
+        scheduler: load.kind.to_string(),
+        queues: load.outstanding() / PER_QUEUE,
+        levels: load.levels,
         ns_per_request: times[times.len() / 2],
         allocations_per_request: ratio(allocated, requests),
         spread_ns: times[times.len() - 1] - times[0],
+        bytes_per_queue: bytes[0],
+        bytes_per_group: bytes[1],
     }
 }
 
@@ -139,6 +186,8 @@ fn ratio(count: u64, requests: u32) -> f64 {
 /// An elevator with busy queues, in virtual time.
 #[derive(Debug)]
 struct Load {
+    kind: Kind,
+    levels: u32,
     elevator: Elevator,
     now: Nanos,
     /// The queue of each tag.
@@ -148,19 +197,26 @@ struct Load {
 }
 
 impl Load {
-    fn new(kind: Kind, queues: u32) -> Self {
+    fn new(kind: Kind, queues: u32, levels: u32) -> Self {
         let now = Nanos::ORIGIN;
         let mut elevator = Elevator::new(now, &ElevatorConfig { kind, ..Default::default() });
-        let mut vm = GroupId::ROOT;
+        // The group of each level that the next queue belongs to, the topmost first.
+        let mut path = Vec::new();
         let mut tags = Vec::new();
         for index in 0..queues {
-            if index.is_multiple_of(QUEUES_PER_VM) {
-                vm = elevator.add_group(now, GroupId::ROOT, Weight::default());
+            for level in 1..=levels {
+                if index.is_multiple_of(FANOUT.pow(levels + 1 - level)) {
+                    path.truncate(usize::try_from(level - 1).expect("few levels"));
+                    let parent = path.last().copied().unwrap_or(GroupId::ROOT);
+                    path.push(elevator.add_group(now, parent, Weight::default()));
+                }
             }
+            let vm = path.last().copied().unwrap_or(GroupId::ROOT);
             let queue = elevator.add_queue(now, vm, Priority::default(), true);
             tags.extend((0..PER_QUEUE).map(|_| queue));
         }
-        let mut load = Self { elevator, now, queues: tags, random: 0x2545_f491_4f6c_dd1d };
+        let random = 0x2545_f491_4f6c_dd1d;
+        let mut load = Self { kind, levels, elevator, now, queues: tags, random };
         for tag in 0..load.outstanding() {
             load.insert(Tag(tag));
         }
@@ -218,9 +274,9 @@ mod tests {
 
     #[test]
     fn a_warm_elevator_allocates_nothing() {
-        for kind in [Kind::None, Kind::Noop, Kind::Deadline, Kind::Bfq] {
+        for kind in Kind::ALL {
             for queues in [1, 10, 300] {
-                let mut load = Load::new(kind, queues);
+                let mut load = Load::new(kind, queues, 3);
                 load.serve(20_000);
                 let info = allocation_counter::measure(|| load.serve(20_000));
                 assert_eq!(info.count_total, 0, "{kind} with {queues} queues");
@@ -230,8 +286,8 @@ mod tests {
 
     #[test]
     fn the_load_is_a_steady_state() {
-        for kind in [Kind::None, Kind::Noop, Kind::Deadline, Kind::Bfq] {
-            let mut load = Load::new(kind, 25);
+        for kind in Kind::ALL {
+            let mut load = Load::new(kind, 25, 1);
             load.serve(1_000);
             assert_eq!((load.elevator.queued(), load.elevator.in_flight()), (100, 0), "{kind}");
             load.elevator.check_invariants();
@@ -239,21 +295,25 @@ mod tests {
     }
 
     #[test]
-    fn the_report_has_one_row_for_each_elevator_and_number_of_queues() {
+    fn the_report_has_one_row_for_each_elevator_number_of_levels_and_of_queues() {
         let options = Options {
             kinds: vec![Kind::Noop, Kind::Deadline],
             queues: vec![1, 3],
+            levels: vec![1, 3],
             requests: 100,
             repetitions: 3,
         };
         let mut seen = 0;
         let report = run(&options, |_| seen += 1);
-        assert_eq!(seen, 4);
+        assert_eq!(seen, 8);
         let json = serde_json::to_value(&report).unwrap();
-        let last = &json["rows"][3];
+        let last = &json["rows"][7];
+        assert_eq!(last["levels"], 3);
+        assert!(last["bytes_per_queue"].as_u64().is_some_and(|bytes| bytes > 0));
+        assert!(last["bytes_per_group"].as_u64().is_some_and(|bytes| bytes > 0));
         assert_eq!((&last["scheduler"], &last["queues"]), (&"deadline".into(), &3.into()));
         assert_eq!(last["allocations_per_request"], 0.0);
         assert!(last["ns_per_request"].is_f64() && last["spread_ns"].is_f64());
-        assert_eq!(report.table().lines().count(), 5);
+        assert_eq!(report.table().lines().count(), 9);
     }
 }

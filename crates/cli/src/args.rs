@@ -181,6 +181,8 @@ pub(crate) struct BenchArgs {
 pub(crate) enum Bench {
     /// Cost of one request in each scheduler, by the number of busy queues
     Sched,
+    /// Shares beside those of an ideal fluid server, in virtual time, without I/O
+    Fairness,
     /// Random 4 KiB reads through the whole path, beside qemu-storage-daemon
     Rate {
         /// Where images and logs go; the disk below it is the one that is measured

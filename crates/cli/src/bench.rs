@@ -2,7 +2,7 @@
 
 use std::env;
 
-use evenkeel_bench::{demo, kernel, rate, sched, shares};
+use evenkeel_bench::{demo, fairness, kernel, rate, sched, shares};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -38,6 +38,10 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome<()> {
                 progress(&format!("{}, {} queues", row.scheduler, row.queues));
             });
             show(format, &report, |_| report.table())
+        }
+        Bench::Fairness => {
+            let report = fairness::run(progress);
+            show(format, &report, table)
         }
         Bench::Shares { dir, model, visitor } => {
             let mut options = shares::SharesOptions::new(evenkeel, dir, model.clone());

@@ -18,7 +18,8 @@ fn tunables(kernel_compat: bool) -> BfqTunables {
 }
 
 fn plain(kernel_compat: bool) -> BfqTunables {
-    BfqTunables { low_latency: false, ..tunables(kernel_compat) }
+    // Injection would hide for whom the device is kept.
+    BfqTunables { low_latency: false, injection: false, ..tunables(kernel_compat) }
 }
 
 /// A scheduler with one queue in each of two groups.
