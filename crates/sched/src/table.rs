@@ -50,14 +50,11 @@ impl Flavour {
         self.0 >> 1 != 0
     }
 
-    /// Returns what the request does: 0 reads, 1 writes, 2 discards or writes zeroes.
+    /// Returns a number below 8 for each flavour: twice 0 for reads, 1 for writes, 2 for discards,
+    /// 3 for writes of zeroes, and one more if somebody waits.
     #[inline]
-    pub(crate) const fn kind(self) -> usize {
-        match self.0 >> 1 {
-            0 => 0,
-            1 => 1,
-            _ => 2,
-        }
+    pub(crate) const fn index(self) -> usize {
+        (self.0 & 7) as usize
     }
 
     #[inline]

@@ -5,32 +5,27 @@ use crate::group_stats::{GroupStats, IoReport, IoStats};
 use crate::table::Flavour;
 use crate::{GroupId, Nanos};
 
-/// Statistics by what requests do (read, write, discard) and whether somebody waits for them.
+/// Statistics by flavour, see [`Flavour::index`].
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Books([[IoStats; 2]; 3]);
+pub(super) struct Books([IoStats; 8]);
 
 impl Books {
     fn add(&mut self, other: &Self) {
-        for (cells, more) in self.0.iter_mut().zip(&other.0) {
-            for (cell, more) in cells.iter_mut().zip(more) {
-                *cell += *more;
-            }
+        for (cell, more) in self.0.iter_mut().zip(&other.0) {
+            *cell += *more;
         }
     }
 
     fn report(&self, queued: u32) -> IoReport {
         let mut report = IoReport { queued, ..IoReport::default() };
-        let [reads, writes, discards] = &self.0;
-        for (cells, by_kind) in [
-            (reads, &mut report.reads),
-            (writes, &mut report.writes),
-            (discards, &mut report.discards),
-        ] {
-            let [write_back, sync] = *cells;
-            *by_kind += write_back;
-            *by_kind += sync;
-            report.write_back += write_back;
-            report.sync += sync;
+        for (index, cell) in self.0.iter().enumerate() {
+            let by_kind = match index / 2 {
+                0 => &mut report.reads,
+                1 => &mut report.writes,
+                _ => &mut report.discards,
+            };
+            *by_kind += *cell;
+            *if index % 2 == 1 { &mut report.sync } else { &mut report.write_back } += *cell;
         }
         report
     }
@@ -45,26 +40,22 @@ pub(super) struct Account {
 }
 
 impl Account {
-    pub(super) fn cell(&mut self, flavour: Flavour) -> &mut IoStats {
-        &mut self.own.0[flavour.kind()][usize::from(flavour.sync())]
-    }
-}
-
-impl Bfq {
-    /// Books a completed request that was dispatched at `sent`.
-    pub(super) fn book_service(
-        &mut self,
-        group: u32,
-        flavour: Flavour,
-        nr_sectors: u32,
-        took: Nanos,
-    ) {
-        let cell = self.accounts[group as usize].cell(flavour);
+    /// Books a completed request.
+    #[inline]
+    pub(super) fn book_service(&mut self, flavour: Flavour, nr_sectors: u32, took: Nanos) {
+        let cell = self.cell(flavour);
         cell.serviced += 1;
         cell.sectors += u64::from(nr_sectors);
         cell.service_time += took;
     }
 
+    #[inline]
+    pub(super) fn cell(&mut self, flavour: Flavour) -> &mut IoStats {
+        &mut self.own.0[flavour.index()]
+    }
+}
+
+impl Bfq {
     /// Returns the statistics of a group. O(groups and queues).
     pub(super) fn stats_of(&self, group: GroupId) -> GroupStats {
         let queued = |is_counted: &dyn Fn(u32) -> bool| {

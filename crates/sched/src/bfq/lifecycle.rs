@@ -246,7 +246,8 @@ impl Bfq {
         self.measure(now, id, tag, self.table.in_flight() + 1);
         self.contention.completed(took, nr_sectors, flavour.is_write(), alone);
         self.device_sectors -= u64::from(nr_sectors);
-        self.book_service(self.queues[id as usize].group, flavour, nr_sectors, took);
+        let group = self.queues[id as usize].group;
+        self.accounts[group as usize].book_service(flavour, nr_sectors, took);
         if marks & INJECTED != 0 {
             self.pay_for_delay(now, id, sent.max(self.last_completion), nr_sectors);
         }
