@@ -63,10 +63,13 @@ fn table(status: &Status) -> String {
 
 fn heading(text: &mut String, pool: &PoolStatus) {
     let PoolStatus { name, scheduler, device, depth, in_flight, waiting, .. } = pool;
+    let PoolStatus { block, responses, commands_per_block, requests_per_system_call, .. } = pool;
     let _infallible = writeln!(
         text,
         "pool {name}: {scheduler} on {device}, {in_flight} of {depth} at the device, \
-         {waiting} waiting"
+         {waiting} waiting\n\
+         blocks {block}, answers {responses}: {commands_per_block:.1} commands per block, \
+         {requests_per_system_call:.1} requests per system call"
     );
 }
 
@@ -129,13 +132,21 @@ mod tests {
             scheduler: "bfq".to_owned(),
             device: "hdd".to_owned(),
             depth: 32,
+            block: "dynamic".to_owned(),
+            responses: "each".to_owned(),
+            commands_per_block: 3.26,
+            requests_per_system_call: 2.0,
             disks: vec![disk],
             ..PoolStatus::default()
         };
         let text = table(&Status { pools: vec![pool], ..Status::default() });
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "pool main: bfq on hdd, 0 of 32 at the device, 0 waiting");
-        let words: Vec<&str> = lines[2].split_whitespace().collect();
+        assert_eq!(
+            lines[1],
+            "blocks dynamic, answers each: 3.3 commands per block, 2.0 requests per system call"
+        );
+        let words: Vec<&str> = lines[3].split_whitespace().collect();
         assert_eq!(
             words,
             [

@@ -1,21 +1,23 @@
 //! The engine: everything about a request but its bytes.
 
 mod control;
+mod dispatch;
 
 pub use control::Limited;
 
 use std::collections::VecDeque;
 
 use evenkeel_sched::{
-    Elevator, ElevatorConfig, Floors, Gate, GroupId, Nanos, Next, NodeId, Op, Priority, QueueId,
+    Elevator, ElevatorConfig, Floors, Gate, GroupId, Nanos, NodeId, Op, Priority, QueueId,
     Scheduler, Tag, Weight,
 };
 
+use crate::blocks::{BlockConfig, Blocks};
 use crate::classify::{self, VmQueues};
 use crate::coordination::Helps;
 use crate::disk::{Disk, DiskId, DiskReport, Durations};
 use crate::request::{Geometry, Request, SECTOR_BYTES, Status};
-use crate::slots::{Command, DeviceOp, Errno, Links, Parts, Place, Retired, Slot, Slots, Token};
+use crate::slots::{DeviceOp, Errno, Links, Parts, Place, Retired, Slot, Slots, Token};
 
 /// How an engine decides.
 #[derive(Clone, Debug)]
@@ -25,6 +27,8 @@ pub struct EngineConfig {
     /// Most commands at the device, at least 1. What is at the device can no longer be scheduled,
     /// so a larger depth buys throughput with everybody's latency.
     pub depth: u32,
+    /// How they are handed over.
+    pub blocks: BlockConfig,
 }
 
 /// All requests of all disks of one pool, from arrival to answer.
@@ -52,7 +56,10 @@ pub struct Engine {
     flushed_last: bool,
     pub(crate) helps: Helps,
     retired: VecDeque<Tag>,
+    /// How many of `retired` may be given out; the others wait for the rest of their block.
+    shown: usize,
     scratch: Vec<Tag>,
+    blocks: Blocks,
     depth: u32,
     in_flight: u32,
     stalled: u32,
@@ -76,7 +83,9 @@ impl Engine {
             flushed_last: false,
             helps: Helps::default(),
             retired: VecDeque::new(),
+            shown: 0,
             scratch: Vec::new(),
+            blocks: Blocks::new(&config.blocks, config.depth),
             depth: config.depth.max(1),
             in_flight: 0,
             stalled: 0,
@@ -231,39 +240,6 @@ impl Engine {
         tag
     }
 
-    /// Returns the next command for the device, in the order in which the device should see them.
-    ///
-    /// The caller asks until the answer is `None`, and owes one [`complete`](Self::complete) for
-    /// each command, in any order. Takes O(log n) time.
-    pub fn dispatch(&mut self, now: Nanos) -> Option<Command> {
-        if self.stalled > 0 {
-            self.revive(now);
-        }
-        if self.helps.is_due(now) {
-            self.review_help(now);
-        }
-        if self.is_controlled {
-            self.open_gate(now);
-        }
-        while self.in_flight < self.depth {
-            if !self.is_others_turn()
-                && let Some(tag) = self.ready.pop_front()
-            {
-                return Some(self.send(now, tag));
-            }
-            let Some(tag) = self.choose(now) else {
-                let flush = self.ready.pop_front();
-                return flush.map(|tag| self.send(now, tag));
-            };
-            self.flushed_last = false;
-            if self.claim_whole(tag) {
-                return Some(self.send(now, tag));
-            }
-            self.take_from_scheduler(now, tag);
-        }
-        None
-    }
-
     /// Returns the requests that a command consists of, in ascending sector order. Valid until the
     /// command is completed.
     #[must_use]
@@ -297,33 +273,21 @@ impl Engine {
                 unreachable!("the device completed {tag:?}, which it does not have")
             }
         }
+        if self.blocks.completed() {
+            self.show_answers();
+        }
     }
 
     /// Returns the next answer for a guest; the caller asks until there is none. The tag is free
     /// from here on.
     pub fn retire(&mut self) -> Option<Retired> {
-        let tag = self.retired.pop_front()?;
+        self.shown = self.shown.checked_sub(1)?;
+        let tag = self.retired.pop_front().expect("what is shown is there");
         let slot = self.slots.get(tag);
         let retired = Retired { token: slot.token, tag, disk: slot.disk, status: slot.status };
         self.slots.give_back(tag);
         self.disk_mut(retired.disk).outstanding -= 1;
         Some(retired)
-    }
-
-    /// Returns when [`dispatch`](Self::dispatch) must be asked again even if nothing happens.
-    #[must_use]
-    pub fn next_deadline(&self) -> Option<Nanos> {
-        let retry = if self.stalled > 0 {
-            self.disks.iter().flatten().filter_map(|disk| disk.retry_at).min()
-        } else {
-            None
-        };
-        let help = self.helps.next_deadline();
-        if self.in_flight >= self.depth {
-            return [retry, help].into_iter().flatten().min();
-        }
-        let control = if self.is_controlled { self.control_deadline() } else { None };
-        [retry, help, control, self.scheduler.next_deadline()].into_iter().flatten().min()
     }
 
     /// Answers the writes of a disk that wait for room with an error: nobody is left who could
@@ -336,6 +300,7 @@ impl Engine {
             self.release(tag);
             self.finish(now, tag, tag, Status::IoError);
         }
+        self.show_answers();
     }
 
     /// Returns the number of requests taken and not answered, of all disks.
@@ -394,7 +359,7 @@ impl Engine {
             stalls: figures.stalls,
             outstanding: disk.outstanding,
             in_flight: disk.in_flight,
-            stalled: u32::try_from(disk.stalled.len()).unwrap_or(u32::MAX),
+            stalled: saturated(disk.stalled.len()),
             queue_time: Durations::from(&figures.queue_time),
             service_time: Durations::from(&figures.service_time),
             raised: vm.raised,
@@ -413,6 +378,7 @@ impl Engine {
         assert_eq!(disks().map(|disk| disk.outstanding).sum::<u32>(), self.slots.used());
         assert_eq!(disks().map(|disk| disk.in_flight).sum::<u32>(), self.in_flight);
         assert!(self.in_flight <= self.depth);
+        assert!(self.shown <= self.retired.len());
         let stalled: usize = disks().map(|disk| disk.stalled.len()).sum();
         assert_eq!(stalled, self.stalled as usize);
         for disk in disks() {
@@ -471,86 +437,6 @@ impl Engine {
         let nr_sectors = slot.cost_sectors();
         let request = evenkeel_sched::Request { tag, queue, op, pos, nr_sectors, segments, sync };
         self.scheduler.insert(now, request);
-    }
-
-    /// Returns the request that goes next, with all its parts.
-    fn choose(&mut self, now: Nanos) -> Option<Tag> {
-        if self.is_controlled {
-            return self.choose_controlled(now);
-        }
-        match self.scheduler.dispatch(now) {
-            Next::Request(tag) => Some(tag),
-            Next::NotBefore(_) | Next::Empty => None,
-        }
-    }
-
-    /// Claims the extent of a request with all its parts; false if somebody is in the way.
-    fn claim_whole(&mut self, tag: Tag) -> bool {
-        let first = self.scheduler.first_part(tag);
-        let sector = self.slots.get(first).sector;
-        let mut nr_sectors = 0;
-        let mut part = Some(first);
-        while let Some(tag) = part {
-            nr_sectors += self.slots.get(tag).nr_sectors;
-            part = self.scheduler.next_part(tag);
-        }
-        let slot = self.slots.get_mut(tag);
-        slot.whole_sector = sector;
-        slot.whole_sectors = nr_sectors;
-        let (disk, changes) = (slot.disk, slot.op != DeviceOp::Read);
-        self.disk_mut(disk).claims.claim_if_free(tag, sector, nr_sectors, changes)
-    }
-
-    /// Takes a request that cannot go now out of the scheduler's hands. Its parts wait here, each
-    /// on its own, for those who are in their way.
-    fn take_from_scheduler(&mut self, now: Nanos, tag: Tag) {
-        self.scratch.clear();
-        let mut part = Some(self.scheduler.first_part(tag));
-        while let Some(tag) = part {
-            self.scratch.push(tag);
-            part = self.scheduler.next_part(tag);
-        }
-        self.scheduler.complete(now, tag);
-        let parts = core::mem::take(&mut self.scratch);
-        for &tag in &parts {
-            let slot = self.slots.get_mut(tag);
-            slot.place = Place::Alone;
-            slot.whole_sector = slot.sector;
-            slot.whole_sectors = slot.nr_sectors;
-            let (id, sector, nr_sectors) = (slot.disk, slot.sector, slot.nr_sectors);
-            let changes = slot.op != DeviceOp::Read;
-            if self.disk_mut(id).claims.claim(tag, sector, nr_sectors, changes) {
-                self.ready.push_back(tag);
-            }
-        }
-        self.scratch = parts;
-    }
-
-    /// Returns whether a flush would follow a flush, before the scheduler was asked in between.
-    fn is_others_turn(&self) -> bool {
-        let is_flush = |&tag| self.slots.get(tag).op == DeviceOp::Flush;
-        self.flushed_last && self.ready.front().is_some_and(is_flush)
-    }
-
-    fn send(&mut self, now: Nanos, tag: Tag) -> Command {
-        self.in_flight += 1;
-        let slot = self.slots.get_mut(tag);
-        slot.dispatched = now;
-        let slot = *slot;
-        self.flushed_last |= slot.op == DeviceOp::Flush;
-        let disk = self.disk_mut(slot.disk);
-        disk.in_flight += 1;
-        Command {
-            tag,
-            disk: slot.disk,
-            op: slot.op,
-            sector: slot.whole_sector,
-            pos: disk.base + slot.whole_sector,
-            nr_sectors: slot.whole_sectors,
-            durable: disk.write_through
-                && matches!(slot.op, DeviceOp::Write | DeviceOp::WriteZeroes),
-            unmap: slot.unmap,
-        }
     }
 
     /// Gives up a claim; who was held behind it goes next.
@@ -658,6 +544,10 @@ impl Engine {
         figures.service_time.add(now - dispatched);
         self.retired.push_back(tag);
     }
+}
+
+fn saturated(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 /// Distance between disks on the pool's address space: 1 MiB, which also aligns them.

@@ -16,6 +16,7 @@
 mod engine;
 mod request;
 
+mod blocks;
 mod claims;
 mod classify;
 mod coordination;
@@ -24,6 +25,7 @@ mod help;
 mod histogram;
 mod slots;
 
+pub use blocks::{BlockConfig, BlockFigures, BlockSize, Blocks, REMAINDER_WAIT, Responses};
 pub use claims::Claims;
 pub use disk::{DiskId, DiskReport, Durations};
 pub use engine::{Engine, EngineConfig, Limited};

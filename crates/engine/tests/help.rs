@@ -1,6 +1,8 @@
 //! A guest asks for help, and the engine's scheduler serves it, within bounds.
 
-use evenkeel_engine::{Ask, DiskId, Engine, EngineConfig, Geometry, HelpPolicy, Request, Token};
+use evenkeel_engine::{
+    Ask, BlockConfig, DiskId, Engine, EngineConfig, Geometry, HelpPolicy, Request, Token,
+};
 use evenkeel_sched::{ElevatorConfig, GroupId, Kind, Nanos, Op, Urgency, Weight};
 
 /// What a request of this kind carries as its I/O priority: nothing, and best effort 0.
@@ -35,7 +37,8 @@ impl World {
     fn new(kind: Kind, vms: usize) -> Self {
         let now = Nanos::from_secs(1000);
         let elevator = ElevatorConfig { kind, rotational: true, ..ElevatorConfig::default() };
-        let mut engine = Engine::new(now, &EngineConfig { elevator, depth: 1 });
+        let config = EngineConfig { elevator, depth: 1, blocks: BlockConfig::default() };
+        let mut engine = Engine::new(now, &config);
         let weight = Weight::new(100).expect("in range");
         let vms: Vec<_> = (0..vms).map(|_| engine.add_group(now, GroupId::ROOT, weight)).collect();
         let geometry = Geometry {

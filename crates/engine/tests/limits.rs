@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use evenkeel_engine::{
-    Command, DeviceOp, DiskId, Engine, EngineConfig, Geometry, Limited, Request, Token,
+    BlockConfig, Command, DeviceOp, DiskId, Engine, EngineConfig, Geometry, Limited, Request, Token,
 };
 use evenkeel_sched::{
     ElevatorConfig, GroupId, Kind, Limits, Nanos, Op, Rate, Rates, Reservation, Weight,
@@ -38,7 +38,8 @@ fn total_ops(per_second: u64) -> Limits {
 /// A tenant with two VMs, and a VM beside it; a disk each.
 fn engine(kind: Kind, depth: u32) -> (Engine, Vec<Limited>, Vec<DiskId>) {
     let elevator = ElevatorConfig { kind, ..ElevatorConfig::default() };
-    let mut engine = Engine::new(START, &EngineConfig { elevator, depth });
+    let config = EngineConfig { elevator, depth, blocks: BlockConfig::default() };
+    let mut engine = Engine::new(START, &config);
     let tenant = engine.add_group(START, GroupId::ROOT, Weight::new(300).expect("in range"));
     let mut nodes = vec![Limited::Group(GroupId::ROOT), Limited::Group(tenant)];
     let mut disks = Vec::new();

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use evenkeel_engine::{
-    Command, DeviceOp, DiskId, Engine, EngineConfig, Errno, Geometry, Request, Status, Token,
+    BlockConfig, BlockFigures, BlockSize, Command, DeviceOp, DiskId, Engine, EngineConfig, Errno,
+    Geometry, Request, Responses, Status, Token,
 };
 use evenkeel_sched::{ElevatorConfig, GroupId, Kind, Nanos, Op, Weight};
 use proptest::prelude::*;
@@ -21,8 +22,12 @@ fn geometry() -> Geometry {
 }
 
 fn engine(kind: Kind, depth: u32) -> Engine {
+    engine_with_blocks(kind, depth, BlockConfig::default())
+}
+
+fn engine_with_blocks(kind: Kind, depth: u32, blocks: BlockConfig) -> Engine {
     let elevator = ElevatorConfig { kind, ..ElevatorConfig::default() };
-    Engine::new(Nanos::ORIGIN, &EngineConfig { elevator, depth })
+    Engine::new(Nanos::ORIGIN, &EngineConfig { elevator, depth, blocks })
 }
 
 fn one_disk(kind: Kind, depth: u32) -> (Engine, DiskId) {
@@ -245,8 +250,8 @@ struct World {
 }
 
 impl World {
-    fn new(kind: Kind, depth: u32) -> Self {
-        let mut engine = engine(kind, depth);
+    fn new(kind: Kind, depth: u32, blocks: BlockConfig) -> Self {
+        let mut engine = engine_with_blocks(kind, depth, blocks);
         let tenant =
             engine.add_group(Nanos::ORIGIN, GroupId::ROOT, Weight::new(300).expect("in range"));
         let disks = [tenant, tenant, GroupId::ROOT]
@@ -336,6 +341,23 @@ impl World {
     }
 }
 
+fn blocks() -> impl Strategy<Value = BlockConfig> {
+    let size = prop_oneof![
+        2 => Just(BlockSize::Dynamic),
+        1 => (1..12_u32).prop_map(BlockSize::Static),
+    ];
+    let responses = prop_oneof![
+        Just(Responses::Each),
+        Just(Responses::Block),
+        (1..5_u32).prop_map(Responses::Subset),
+    ];
+    (size, responses, any::<bool>()).prop_map(|(size, responses, one_at_a_time)| BlockConfig {
+        size,
+        responses,
+        one_at_a_time,
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
@@ -343,14 +365,69 @@ proptest! {
     fn every_request_is_answered_exactly_once(
         kind in prop_oneof![Just(Kind::None), Just(Kind::Noop), Just(Kind::Deadline), Just(Kind::Bfq)],
         depth in 1..20_u32,
+        blocks in blocks(),
         steps in proptest::collection::vec(step(), 1..120),
     ) {
-        let mut world = World::new(kind, depth);
+        let mut world = World::new(kind, depth, blocks);
         for step in &steps {
             world.apply(step);
         }
         world.finish();
     }
+}
+
+#[test]
+fn with_one_request_at_a_time_nothing_waits_for_a_block() {
+    for kind in [Kind::None, Kind::Noop, Kind::Deadline, Kind::Bfq] {
+        for responses in [Responses::Each, Responses::Block, Responses::Subset(8)] {
+            let blocks = BlockConfig { responses, ..BlockConfig::default() };
+            let mut engine = engine_with_blocks(kind, 32, blocks);
+            let vm = engine.add_group(Nanos::ORIGIN, GroupId::ROOT, Weight::default());
+            let disk = engine.add_disk(vm, geometry());
+            let mut now = Nanos::ORIGIN;
+            for token in 0..1000 {
+                let read = request(Op::Read, token * 37 % 5000, 8);
+                engine.submit(now, disk, Token(token), &read);
+                let command = engine.dispatch(now).expect("an idle device takes it at once");
+                assert_eq!(engine.dispatch(now), None);
+                now += Nanos::from_micros(80);
+                engine.complete(now, command.tag, Ok(()));
+                assert_eq!(retired(&mut engine), [(token, Status::Ok)], "{kind}, {responses:?}");
+                now += Nanos::from_micros(token % 7);
+            }
+            let figures = engine.block_figures();
+            assert_eq!(figures, BlockFigures { blocks: 1000, commands: 1000 });
+        }
+    }
+}
+
+#[test]
+fn under_load_a_block_is_all_that_gathered_and_its_answers_come_together() {
+    let blocks = BlockConfig { responses: Responses::Block, ..BlockConfig::default() };
+    let mut engine = engine_with_blocks(Kind::None, 8, blocks);
+    let vm = engine.add_group(Nanos::ORIGIN, GroupId::ROOT, Weight::default());
+    let disk = engine.add_disk(vm, geometry());
+    let now = Nanos::ORIGIN;
+    let submit = |engine: &mut Engine, token| {
+        engine.submit(now, disk, Token(token), &request(Op::Read, 1000 * token, 8));
+    };
+    submit(&mut engine, 0);
+    let first = dispatched(&mut engine, now);
+    assert_eq!(first.len(), 1);
+    (1..12).for_each(|token| submit(&mut engine, token));
+    assert_eq!(dispatched(&mut engine, now), []);
+    engine.complete(now, first[0].tag, Ok(()));
+    assert_eq!(retired(&mut engine), [(0, Status::Ok)]);
+    let second = dispatched(&mut engine, now);
+    assert_eq!(second.len(), 8);
+    for command in &second[1..] {
+        engine.complete(now, command.tag, Ok(()));
+        assert_eq!(retired(&mut engine), []);
+    }
+    engine.complete(now, second[0].tag, Ok(()));
+    assert_eq!(retired(&mut engine).len(), 8);
+    assert_eq!(dispatched(&mut engine, now).len(), 3);
+    assert_eq!(engine.block_figures(), BlockFigures { blocks: 3, commands: 12 });
 }
 
 #[test]

@@ -8,9 +8,12 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
+use evenkeel_engine::{BlockConfig, BlockSize};
 use evenkeel_sched::{BfqTunables, DeadlineTunables, ElevatorConfig, Kind, Nanos, Weight};
 use evenkeel_sim::ModelSpec;
-use evenkeel_wire::{Config, Disk, Pool, Problem, Problems, Rotational, Scheduler, Source};
+use evenkeel_wire::{
+    Block, Config, Disk, Pool, Problem, Problems, Responses, Rotational, Scheduler, Source,
+};
 
 use crate::backend;
 use crate::worker::GroupPlan;
@@ -37,6 +40,7 @@ pub(crate) struct PoolPlan {
     /// What the operator says; otherwise the model or the devices decide.
     pub(crate) rotational: Option<bool>,
     pub(crate) depth: Option<u32>,
+    pub(crate) blocks: BlockPlan,
     pub(crate) groups: Vec<GroupPlan>,
     pub(crate) disks: Vec<DiskPlan>,
 }
@@ -46,6 +50,32 @@ impl PoolPlan {
     pub(crate) fn depth(&self, rotational: bool, model_depth: Option<u32>) -> u32 {
         let usual = if rotational { DEPTH_ROTATIONAL } else { DEPTH_FLASH };
         self.depth.or(model_depth).unwrap_or(usual)
+    }
+}
+
+/// How requests are handed to the device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BlockPlan {
+    pub(crate) size: Block,
+    pub(crate) responses: Responses,
+}
+
+impl BlockPlan {
+    /// Returns what the engine makes of it. One that answers each command takes the next as soon
+    /// as it has a place: the kernel's queue is not the one block of a paper's interface.
+    pub(crate) const fn config(self) -> BlockConfig {
+        BlockConfig {
+            size: match self.size {
+                Block::Dynamic => BlockSize::Dynamic,
+                Block::Static(size) => BlockSize::Static(size),
+            },
+            responses: match self.responses {
+                Responses::Each => evenkeel_engine::Responses::Each,
+                Responses::Block => evenkeel_engine::Responses::Block,
+                Responses::Subset(size) => evenkeel_engine::Responses::Subset(size),
+            },
+            one_at_a_time: false,
+        }
     }
 }
 
@@ -168,6 +198,7 @@ fn plan_pool(name: &str, pool: &Pool, problems: &mut Vec<Problem>) -> PoolPlan {
             Rotational::No => Some(false),
         },
         depth: pool.depth,
+        blocks: BlockPlan { size: pool.block, responses: pool.responses },
         groups,
         disks: disks.collect(),
         model,

@@ -13,7 +13,7 @@ use evenkeel_wire::status::{DiskStatus, PoolStatus};
 
 use crate::backend::{Backend, LOCK_PATIENCE, OpenError};
 use crate::command::{self, Command, DiskIndex, SessionDisk, WorkerGone, WorkerHandle};
-use crate::config::{DiskPlan, PoolPlan};
+use crate::config::{BlockPlan, DiskPlan, PoolPlan};
 use crate::model::Modelled;
 use crate::worker::{self, Worker};
 
@@ -41,6 +41,7 @@ pub(crate) struct Pool {
     scheduler: String,
     device: String,
     depth: u32,
+    blocks: BlockPlan,
     thread: JoinHandle<()>,
 }
 
@@ -104,7 +105,7 @@ impl Pool {
         elevator.bfq.queueing = if depth > 1 { Queueing::Yes } else { Queueing::No };
         let kind = elevator.kind;
         let worker_plan = worker::Plan {
-            engine: EngineConfig { elevator, depth },
+            engine: EngineConfig { elevator, depth, blocks: plan.blocks.config() },
             model,
             groups: plan.groups.clone(),
             disks: plan.disks.iter().zip(backends).map(worker_disk).collect(),
@@ -118,6 +119,7 @@ impl Pool {
             scheduler: kind.to_string(),
             device,
             depth,
+            blocks: plan.blocks,
             thread,
         })
     }
@@ -129,15 +131,13 @@ impl Pool {
             scheduler: self.scheduler.clone(),
             device: self.device.clone(),
             depth: self.depth,
+            block: self.blocks.size.to_string(),
+            responses: self.blocks.responses.to_string(),
             disks: self.disks.iter().map(|disk| disk.status()).collect(),
             ..PoolStatus::default()
         };
         if let Ok(figures) = self.worker.ask(|reply| Command::Snapshot { reply }) {
-            status.in_flight = figures.in_flight;
-            status.waiting = figures.waiting;
-            for (disk, figures) in status.disks.iter_mut().zip(&figures.disks) {
-                figures.fill(disk);
-            }
+            figures.fill(&mut status);
         }
         status
     }

@@ -1,8 +1,8 @@
 //! What a worker reports of itself.
 
-use evenkeel_engine::DiskReport;
+use evenkeel_engine::{BlockFigures, DiskReport};
 use evenkeel_sched::{Nanos, Weight};
-use evenkeel_wire::status::{DiskStatus, Latency, OpStatus};
+use evenkeel_wire::status::{DiskStatus, Latency, OpStatus, PoolStatus};
 
 /// The figures of a pool at one instant.
 #[derive(Clone, Debug)]
@@ -11,6 +11,10 @@ pub(crate) struct PoolFigures {
     pub(crate) in_flight: u32,
     /// Requests that wait for the device.
     pub(crate) waiting: u32,
+    /// What went to the device together.
+    pub(crate) blocks: BlockFigures,
+    /// Entries into the kernel by the ring.
+    pub(crate) system_calls: u64,
     /// By disk index.
     pub(crate) disks: Vec<DiskFigures>,
 }
@@ -23,6 +27,26 @@ pub(crate) struct DiskFigures {
     pub(crate) refused: u64,
     /// The weight of its VM.
     pub(crate) weight: Weight,
+}
+
+impl PoolFigures {
+    /// Adds the figures to what is known of the pool and its disks.
+    pub(crate) fn fill(&self, status: &mut PoolStatus) {
+        status.in_flight = self.in_flight;
+        status.waiting = self.waiting;
+        for (disk, figures) in status.disks.iter_mut().zip(&self.disks) {
+            figures.fill(disk);
+        }
+        let requests = status.disks.iter().map(|disk| disk.requests).sum();
+        status.commands_per_block = ratio(self.blocks.commands, self.blocks.blocks);
+        status.requests_per_system_call = ratio(requests, self.system_calls);
+    }
+}
+
+/// Returns how many there are for each of `of`; none for none.
+#[expect(clippy::cast_precision_loss, reason = "a figure for people; 53 bits are plenty")]
+fn ratio(count: u64, of: u64) -> f64 {
+    if of == 0 { 0.0 } else { count as f64 / of as f64 }
 }
 
 impl DiskFigures {

@@ -70,6 +70,7 @@ pub(crate) struct Ring {
     uring: IoUring,
     /// What had to leave the completion queue before it was asked for.
     early: Vec<Event>,
+    system_calls: u64,
 }
 
 impl std::fmt::Debug for Ring {
@@ -108,7 +109,7 @@ impl Ring {
         if !files.is_empty() {
             uring.submitter().register_files(files)?;
         }
-        Ok(Self { uring, early: Vec::new() })
+        Ok(Self { uring, early: Vec::new(), system_calls: 0 })
     }
 
     /// Watches an eventfd until [`unwatch`](Self::unwatch).
@@ -168,6 +169,7 @@ impl Ring {
             if unsafe { self.uring.submission().push(entry) }.is_ok() {
                 return Ok(());
             }
+            self.system_calls += 1;
             match self.uring.submit() {
                 Ok(_submitted) => {}
                 // Kernels before 5.19 take nothing while completions do not fit into their queue.
@@ -206,6 +208,7 @@ impl Ring {
                 self.uring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&time))
             }
         };
+        self.system_calls += 1;
         match entered {
             Ok(_submitted) => Ok(()),
             Err(error) if is_transient(&error) => Ok(()),
@@ -225,6 +228,11 @@ impl Ring {
             return Ok(());
         }
         self.enter(Wait::No)
+    }
+
+    /// Returns how often the kernel was entered.
+    pub(crate) const fn system_calls(&self) -> u64 {
+        self.system_calls
     }
 
     /// Moves everything that has completed into `events`.

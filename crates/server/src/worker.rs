@@ -406,6 +406,8 @@ impl Worker {
         PoolFigures {
             in_flight,
             waiting: self.engine.outstanding().saturating_sub(in_flight),
+            blocks: self.engine.block_figures(),
+            system_calls: self.ring.system_calls(),
             disks: disks.collect(),
         }
     }

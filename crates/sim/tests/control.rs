@@ -2,7 +2,7 @@
 //! saturate it.
 
 use evenkeel_engine::{
-    Command, DeviceOp, DiskId, Engine, EngineConfig, Geometry, Limited, Request, Token,
+    BlockConfig, Command, DeviceOp, DiskId, Engine, EngineConfig, Geometry, Limited, Request, Token,
 };
 use evenkeel_sched::{
     ElevatorConfig, GroupId, Kind, Limits, Nanos, Op, Queueing, Rate, Rates, Reservation, Weight,
@@ -52,7 +52,9 @@ impl World {
         let queues = device.depth() > 1;
         elevator.bfq.queueing = if queues { Queueing::Yes } else { Queueing::No };
         let now = Nanos::ORIGIN;
-        let mut engine = Engine::new(now, &EngineConfig { elevator, depth: device.depth() });
+        let config =
+            EngineConfig { elevator, depth: device.depth(), blocks: BlockConfig::default() };
+        let mut engine = Engine::new(now, &config);
         let geometry = Geometry {
             sectors: DISK_SECTORS,
             block_bytes: 512,

@@ -1,6 +1,8 @@
 //! Injection on a modelled disk: what a thinking queue leaves unused, others use.
 
-use evenkeel_engine::{Command, DeviceOp, DiskId, Engine, EngineConfig, Geometry, Request, Token};
+use evenkeel_engine::{
+    BlockConfig, Command, DeviceOp, DiskId, Engine, EngineConfig, Geometry, Request, Token,
+};
 use evenkeel_sched::{ElevatorConfig, GroupId, Kind, Nanos, Op, Weight};
 use evenkeel_sim::{DeviceModel, Io, IoOp, Model, ModelSpec};
 
@@ -51,7 +53,9 @@ impl World {
         elevator.bfq.low_latency = false;
         elevator.bfq.injection = injection;
         let now = Nanos::ORIGIN;
-        let mut engine = Engine::new(now, &EngineConfig { elevator, depth: device.depth() });
+        let config =
+            EngineConfig { elevator, depth: device.depth(), blocks: BlockConfig::default() };
+        let mut engine = Engine::new(now, &config);
         let readers = readers.iter().map(|&(weight, depth, think_us)| {
             let weight = Weight::new(weight).expect("in range");
             let vm = engine.add_group(now, GroupId::ROOT, weight);

@@ -1,6 +1,8 @@
 //! Shares on modelled devices: the engine in virtual time under clients that saturate it.
 
-use evenkeel_engine::{Command, DeviceOp, DiskId, Engine, EngineConfig, Geometry, Request, Token};
+use evenkeel_engine::{
+    BlockConfig, Command, DeviceOp, DiskId, Engine, EngineConfig, Geometry, Request, Token,
+};
 use evenkeel_sched::{ElevatorConfig, GroupId, Kind, Nanos, Op, Weight};
 use evenkeel_sim::{DeviceModel, Io, IoOp, Model, ModelSpec};
 
@@ -61,7 +63,9 @@ impl World {
         // Raises end at another moment for each queue, and this is about weights.
         elevator.bfq.low_latency = false;
         let now = Nanos::ORIGIN;
-        let mut engine = Engine::new(now, &EngineConfig { elevator, depth: device.depth() });
+        let config =
+            EngineConfig { elevator, depth: device.depth(), blocks: BlockConfig::default() };
+        let mut engine = Engine::new(now, &config);
         let geometry = Geometry {
             sectors: DISK_SECTORS,
             block_bytes: 512,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
+use crate::blocks::{Block, Responses};
 use crate::config::{Config, DEFAULT_QUEUES, Disk, Pool, QUEUES_MAX, Source, WEIGHT_MAX};
 use crate::problem::{Problem, join};
 
@@ -147,6 +148,7 @@ fn weight_problem(path: &str, weight: u32, problems: &mut Vec<Problem>) {
 }
 
 fn check_pool(path: &str, pool: &Pool, problems: &mut Vec<Problem>) {
+    check_blocks(path, pool, problems);
     for (name, group) in &pool.groups {
         let path = join(&format!("{path}.groups"), name);
         name_problem(&path, name, problems);
@@ -166,6 +168,22 @@ fn check_pool(path: &str, pool: &Pool, problems: &mut Vec<Problem>) {
         name_problem(&path, name, problems);
         check_owner(&path, name, disk, pool, problems);
         check_disk(&path, disk, problems);
+    }
+}
+
+/// A block that does not fit into the device would never be full.
+fn check_blocks(path: &str, pool: &Pool, problems: &mut Vec<Problem>) {
+    let Some(depth) = pool.depth else { return };
+    let mut report = |key: &str, value: String| {
+        let problem = format!("more than the device takes at a time, depth = {depth}");
+        let remedy = format!("use at most {depth}, or raise depth");
+        problems.push(Problem::new(format!("{path}.{key}"), value, problem, remedy));
+    };
+    if matches!(pool.block, Block::Static(size) if size > depth) {
+        report("block", format!("\"{}\"", pool.block));
+    }
+    if matches!(pool.responses, Responses::Subset(size) if size > depth) {
+        report("responses", format!("\"{}\"", pool.responses));
     }
 }
 

@@ -5,6 +5,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use crate::blocks::{Block, Responses};
+
 /// The weight of whoever does not say: the middle of a scale from 1 to [`WEIGHT_MAX`].
 pub const DEFAULT_WEIGHT: u32 = 100;
 /// The largest weight.
@@ -37,6 +39,10 @@ pub struct Pool {
     pub scheduler: Scheduler,
     /// The most commands at the device at a time. Default: the device's or the model's own.
     pub depth: Option<u32>,
+    /// How many requests go to the device together.
+    pub block: Block,
+    /// How its answers are taken.
+    pub responses: Responses,
     /// A modelled device whose timing the pool imitates, as in `hdd:rpm=5400`.
     pub model: Option<String>,
     /// Whether seeks cost time on this device.

@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+mod blocks;
 mod check;
 mod config;
 mod problem;
@@ -23,6 +24,7 @@ mod read;
 mod size;
 pub mod status;
 
+pub use blocks::{Block, DEPTH_MAX, Responses};
 pub use check::{NAME_BYTES_MAX, SOCKET_PATH_BYTES_MAX, check_name};
 pub use config::{
     Bfq, Config, DEFAULT_BLOCK_BYTES, DEFAULT_QUEUES, DEFAULT_WEIGHT, Deadline, Disk, Group, Pool,

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::blocks::{BLOCK_REMEDY, DEPTH_MAX, RESPONSES_REMEDY};
 use crate::config::{
     Bfq, Config, DEFAULT_BLOCK_BYTES, DEFAULT_QUEUES, DEFAULT_WEIGHT, Deadline, Disk, Group, Pool,
     QUEUES_MAX, Rotational, Scheduler, Source, Vm, WEIGHT_MAX,
@@ -17,8 +18,6 @@ use crate::size::parse_size;
 
 /// The kernel's limit for tunables that it keeps in an `int`.
 const INT_MAX: u32 = i32::MAX.unsigned_abs();
-/// A disk deeper than this holds more than it can finish before anybody waits too long.
-const DEPTH_MAX: u32 = 1024;
 
 /// What to write for a pool's scheduler.
 const SCHEDULERS: &str = "use \"none\", \"noop\", \"deadline\", \"deadline-legacy\", \
@@ -308,6 +307,10 @@ fn read_pool(mut from: Section<'_, '_>) -> Pool {
     let pool = Pool {
         scheduler: from.parsed("scheduler", scheduler, SCHEDULERS).unwrap_or_default(),
         depth: from.number("depth", 1..=DEPTH_MAX),
+        block: from.parsed("block", |text| text.parse().ok(), BLOCK_REMEDY).unwrap_or_default(),
+        responses: from
+            .parsed("responses", |text| text.parse().ok(), RESPONSES_REMEDY)
+            .unwrap_or_default(),
         model: from.string("model"),
         rotational: read_rotational(&mut from),
         bfq: read_bfq(from.section("bfq")),

@@ -40,6 +40,16 @@ pub struct PoolStatus {
     pub in_flight: u32,
     /// Requests that the scheduler holds now.
     pub waiting: u32,
+    /// How many requests go to the device together, as configured: `dynamic`, `static 8`.
+    pub block: String,
+    /// How its answers are taken, as configured: `each`, `block`, `subset 4`.
+    pub responses: String,
+    /// Commands that went to the device together, the mean since the daemon started; 0 before the
+    /// first.
+    pub commands_per_block: f64,
+    /// Requests answered for each entry into the kernel by the ring, the mean since the daemon
+    /// started; 0 before the first.
+    pub requests_per_system_call: f64,
     /// Its disks, by name.
     pub disks: Vec<DiskStatus>,
 }

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use evenkeel_wire::{Config, Disk, Document, Problem, Rotational, Scheduler, Source};
+use evenkeel_wire::{
+    Block, Config, Disk, Document, Problem, Responses, Rotational, Scheduler, Source,
+};
 
 fn read(text: &str) -> Result<Config, Vec<Problem>> {
     Document::read(text).finish().map_err(|problems| problems.iter().cloned().collect())
@@ -28,6 +30,7 @@ fn a_disk_needs_nothing_but_a_path() {
     let pool = &config.pools["main"];
     assert_eq!(pool.disks["web"], Disk::new(Source::Path(PathBuf::from("web.img"))));
     assert_eq!((pool.scheduler, pool.rotational), (Scheduler::Bfq, Rotational::Auto));
+    assert_eq!((pool.block, pool.responses), (Block::Dynamic, Responses::Each));
     assert_eq!((pool.depth, pool.bfq), (None, evenkeel_wire::Bfq::default()));
     assert_eq!(pool.all_vms()["web"].weight, 100);
 }
@@ -41,6 +44,7 @@ fn every_field_is_read() {
     let pool = &config.pools["main"];
     assert_eq!(pool.scheduler, Scheduler::Deadline);
     assert_eq!((pool.depth, pool.model.as_deref()), (Some(8), Some("hdd:rpm=5400")));
+    assert_eq!((pool.block, pool.responses), (Block::Static(4), Responses::Subset(2)));
     assert_eq!(pool.rotational, Rotational::Yes);
     assert_eq!(pool.bfq.slice_idle_us, Some(7_500));
     assert_eq!(pool.bfq.back_seek_max_kib, Some(1));
@@ -70,6 +74,28 @@ fn every_field_is_read() {
     assert_eq!((web.serial.as_deref(), web.write_cache), (Some("WEB-1"), false));
     assert_eq!(pool.disks["scratch"].source, Source::Null { size_bytes: 1 << 40 });
     assert!(pool.disks["boot"].read_only);
+}
+
+#[test]
+fn a_block_larger_than_the_depth_is_refused_with_both_figures() {
+    let all = problems(
+        "[pools.main]\ndepth = 4\nblock = \"static 8\"\nresponses = \"subset 5\"\n\
+         [pools.main.disks.web]\npath = \"web.img\"\n\
+         [pools.next]\nblock = \"static 0\"\nresponses = \"all\"\n\
+         [pools.next.disks.db]\npath = \"db.img\"\n",
+    );
+    let mut found: Vec<(&str, &str, Option<u64>)> =
+        all.iter().map(|one| (one.path.as_str(), one.value.as_str(), one.line)).collect();
+    found.sort_unstable();
+    let expected = [
+        ("pools.main.block", "\"static 8\"", Some(3)),
+        ("pools.main.responses", "\"subset 5\"", Some(4)),
+        ("pools.next.block", "\"static 0\"", Some(8)),
+        ("pools.next.responses", "\"all\"", Some(9)),
+    ];
+    assert_eq!(found, expected);
+    assert!(all.iter().any(|one| one.problem.contains("depth = 4")), "{all:?}");
+    assert!(all.iter().any(|one| one.remedy.contains("subset N")), "{all:?}");
 }
 
 #[test]

@@ -87,11 +87,6 @@ impl Engine {
         self.is_controlled = !self.gate.is_open() || self.floors.is_any();
     }
 
-    /// Returns when the gate or a reservation needs attention.
-    pub(super) fn control_deadline(&self) -> Option<Nanos> {
-        [self.gate.next_release(), self.floors.next_due()].into_iter().flatten().min()
-    }
-
     fn demand(&self, tag: Tag) -> Demand {
         let slot = self.slots.get(tag);
         Demand { tag, op: slot.op.scheduled(), nr_sectors: slot.cost_sectors() }

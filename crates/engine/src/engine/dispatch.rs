@@ -1,0 +1,171 @@
+//! How requests leave: in which order, and how many at a time.
+
+use evenkeel_sched::{Nanos, Next, Scheduler, Tag};
+
+use super::{Engine, saturated};
+use crate::blocks::BlockFigures;
+use crate::slots::{Command, DeviceOp, Place};
+
+impl Engine {
+    /// Returns the next command for the device, in the order in which the device should see them.
+    ///
+    /// The caller asks until the answer is `None`, and owes one [`complete`](Self::complete) for
+    /// each command, in any order. Takes O(log n) time.
+    pub fn dispatch(&mut self, now: Nanos) -> Option<Command> {
+        if self.stalled > 0 {
+            self.revive(now);
+        }
+        if self.helps.is_due(now) {
+            self.review_help(now);
+        }
+        if self.is_controlled {
+            self.open_gate(now);
+        }
+        let Some(tag) = self.next_for_device(now) else {
+            if self.blocks.close() {
+                self.show_answers();
+            }
+            return None;
+        };
+        Some(self.send(now, tag))
+    }
+
+    /// Returns when [`dispatch`](Self::dispatch) must be asked again even if nothing happens.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Nanos> {
+        let retry = if self.stalled > 0 {
+            self.disks.iter().flatten().filter_map(|disk| disk.retry_at).min()
+        } else {
+            None
+        };
+        let help = self.helps.next_deadline();
+        if !self.blocks.has_room() {
+            return [retry, help].into_iter().flatten().min();
+        }
+        let release = if self.is_controlled { self.gate.next_release() } else { None };
+        let next = self.blocks.next_deadline(|| {
+            let due = if self.is_controlled { self.floors.next_due() } else { None };
+            [due, self.scheduler.next_deadline()].into_iter().flatten().min()
+        });
+        [retry, help, release, next].into_iter().flatten().min()
+    }
+
+    /// Returns how commands were handed to the device so far.
+    #[must_use]
+    pub const fn block_figures(&self) -> BlockFigures {
+        self.blocks.figures()
+    }
+}
+
+/// The steps behind the calls above.
+impl Engine {
+    /// Returns the request that goes next, with all its parts.
+    fn choose(&mut self, now: Nanos) -> Option<Tag> {
+        if self.is_controlled {
+            return self.choose_controlled(now);
+        }
+        match self.scheduler.dispatch(now) {
+            Next::Request(tag) => Some(tag),
+            Next::NotBefore(_) | Next::Empty => None,
+        }
+    }
+
+    /// Takes what goes to the device next from those who may.
+    fn next_for_device(&mut self, now: Nanos) -> Option<Tag> {
+        loop {
+            let (scheduler, ready) = (&self.scheduler, &self.ready);
+            let waiting = || scheduler.queued().saturating_add(saturated(ready.len()));
+            if !self.blocks.admits(now, waiting) {
+                return None;
+            }
+            if !self.is_others_turn()
+                && let Some(tag) = self.ready.pop_front()
+            {
+                return Some(tag);
+            }
+            let Some(tag) = self.choose(now) else {
+                return self.ready.pop_front();
+            };
+            self.flushed_last = false;
+            if self.claim_whole(tag) {
+                return Some(tag);
+            }
+            self.take_from_scheduler(now, tag);
+        }
+    }
+
+    /// Lets [`retire`](Self::retire) give out all answers that there are.
+    pub(super) fn show_answers(&mut self) {
+        self.shown = self.retired.len();
+    }
+
+    /// Claims the extent of a request with all its parts; false if somebody is in the way.
+    fn claim_whole(&mut self, tag: Tag) -> bool {
+        let first = self.scheduler.first_part(tag);
+        let sector = self.slots.get(first).sector;
+        let mut nr_sectors = 0;
+        let mut part = Some(first);
+        while let Some(tag) = part {
+            nr_sectors += self.slots.get(tag).nr_sectors;
+            part = self.scheduler.next_part(tag);
+        }
+        let slot = self.slots.get_mut(tag);
+        slot.whole_sector = sector;
+        slot.whole_sectors = nr_sectors;
+        let (disk, changes) = (slot.disk, slot.op != DeviceOp::Read);
+        self.disk_mut(disk).claims.claim_if_free(tag, sector, nr_sectors, changes)
+    }
+
+    /// Takes a request that cannot go now out of the scheduler's hands. Its parts wait here, each
+    /// on its own, for those who are in their way.
+    pub(super) fn take_from_scheduler(&mut self, now: Nanos, tag: Tag) {
+        self.scratch.clear();
+        let mut part = Some(self.scheduler.first_part(tag));
+        while let Some(tag) = part {
+            self.scratch.push(tag);
+            part = self.scheduler.next_part(tag);
+        }
+        self.scheduler.complete(now, tag);
+        let parts = core::mem::take(&mut self.scratch);
+        for &tag in &parts {
+            let slot = self.slots.get_mut(tag);
+            slot.place = Place::Alone;
+            slot.whole_sector = slot.sector;
+            slot.whole_sectors = slot.nr_sectors;
+            let (id, sector, nr_sectors) = (slot.disk, slot.sector, slot.nr_sectors);
+            let changes = slot.op != DeviceOp::Read;
+            if self.disk_mut(id).claims.claim(tag, sector, nr_sectors, changes) {
+                self.ready.push_back(tag);
+            }
+        }
+        self.scratch = parts;
+    }
+
+    /// Returns whether a flush would follow a flush, before the scheduler was asked in between.
+    fn is_others_turn(&self) -> bool {
+        let is_flush = |&tag| self.slots.get(tag).op == DeviceOp::Flush;
+        self.flushed_last && self.ready.front().is_some_and(is_flush)
+    }
+
+    fn send(&mut self, now: Nanos, tag: Tag) -> Command {
+        self.in_flight += 1;
+        self.blocks.sent();
+        let slot = self.slots.get_mut(tag);
+        slot.dispatched = now;
+        let slot = *slot;
+        self.flushed_last |= slot.op == DeviceOp::Flush;
+        let disk = self.disk_mut(slot.disk);
+        disk.in_flight += 1;
+        Command {
+            tag,
+            disk: slot.disk,
+            op: slot.op,
+            sector: slot.whole_sector,
+            pos: disk.base + slot.whole_sector,
+            nr_sectors: slot.whole_sectors,
+            durable: disk.write_through
+                && matches!(slot.op, DeviceOp::Write | DeviceOp::WriteZeroes),
+            unmap: slot.unmap,
+        }
+    }
+}
