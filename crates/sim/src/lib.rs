@@ -12,6 +12,8 @@
 //! positions.
 #![forbid(unsafe_code)]
 
+pub mod blocks;
+mod chart;
 mod device;
 mod disk;
 mod flash;

@@ -3,6 +3,7 @@
 use core::fmt;
 use core::str::FromStr;
 
+use crate::blocks;
 use crate::disk::{self, DiskModel};
 use crate::flash::{self, FlashModel};
 use crate::{DeviceModel, Io};
@@ -230,6 +231,7 @@ pub fn describe() -> String {
     for preset in flash::PRESETS {
         describe_preset(&mut text, preset, flash::PARAMETERS);
     }
+    describe_preset(&mut text, &blocks::PRESET, blocks::PARAMETERS);
     text
 }
 
@@ -311,6 +313,7 @@ mod tests {
         }
         check(disk::PRESETS, disk::PARAMETERS);
         check(flash::PRESETS, flash::PARAMETERS);
+        check(&[blocks::PRESET], blocks::PARAMETERS);
         for name in MODELS {
             assert_eq!(model(name, &[]).unwrap().name(), name);
         }
