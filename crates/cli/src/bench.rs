@@ -69,7 +69,7 @@ fn show(
 }
 
 /// Lays out the rows of a report: one column per field, in the order of the fields.
-fn table(report: &Value) -> String {
+pub(crate) fn table(report: &Value) -> String {
     let empty = Vec::new();
     let rows = report.get("rows").and_then(Value::as_array).unwrap_or(&empty);
     let Some(first) = rows.first().and_then(Value::as_object) else {

@@ -1,12 +1,16 @@
 //! `evenkeel sim`: calls the experiments in virtual time and prints what they report.
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
+use evenkeel_sim::blocks;
 
-use crate::failure::Outcome;
+use crate::bench::table;
+use crate::failure::{Failure, Outcome};
 use crate::print;
 
 #[derive(Args, Debug)]
-#[command(after_help = "Example:\n  evenkeel sim devices")]
+#[command(after_help = "Examples:\n  \
+    evenkeel sim devices\n  \
+    evenkeel sim blocks --format html > blocks.html")]
 pub(crate) struct SimArgs {
     #[command(subcommand)]
     what: Sim,
@@ -16,10 +20,53 @@ pub(crate) struct SimArgs {
 enum Sim {
     /// Print the modelled devices: every parameter, its default and where that comes from
     Devices,
+    /// Figures of the paper on adaptive blocks: throughput and latency by block, threads and size
+    Blocks {
+        /// How to print them
+        #[arg(long, value_enum, default_value_t = ReportFormat::Table)]
+        format: ReportFormat,
+    },
+}
+
+/// How an experiment is printed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+enum ReportFormat {
+    /// For people
+    Table,
+    /// One JSON document
+    Json,
+    /// For spreadsheets
+    Csv,
+    /// A page with the figures drawn
+    Html,
 }
 
 pub(crate) fn run(args: &SimArgs) -> Outcome<()> {
     match &args.what {
         Sim::Devices => print(&evenkeel_sim::describe()),
+        Sim::Blocks { format } => {
+            let report = blocks::run(&blocks::BlocksOptions::default());
+            print(&match format {
+                ReportFormat::Table => {
+                    table(&serde_json::to_value(&report).map_err(Failure::work)?)
+                        + &claims(&report.claims)
+                }
+                ReportFormat::Json => {
+                    serde_json::to_string_pretty(&report).map_err(Failure::work)? + "\n"
+                }
+                ReportFormat::Csv => report.csv(),
+                ReportFormat::Html => report.html(),
+            })
+        }
     }
+}
+
+/// Lists statements of a paper, and whether they hold here.
+fn claims(claims: &[blocks::Claim]) -> String {
+    let line = |claim: &blocks::Claim| {
+        let blocks::Claim { source, statement, simulated, holds } = claim;
+        let verdict = if *holds { "holds" } else { "differs" };
+        format!("{verdict:7}  {source}: {statement} ({simulated})\n")
+    };
+    "\n".to_owned() + &claims.iter().map(line).collect::<String>()
 }

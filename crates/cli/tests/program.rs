@@ -210,3 +210,15 @@ fn the_modelled_devices_are_printed_with_their_parameters() {
     assert_eq!((code, err.as_str()), (0, ""));
     assert!(out.contains("`hdd`") && out.contains("| `rpm` | 4200 |"), "{out}");
 }
+
+#[test]
+fn the_figures_of_adaptive_blocks_come_as_one_json_document() {
+    let (code, out, err) = run(&["sim", "blocks", "--format", "json"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    let report: serde_json::Value = serde_json::from_str(&out).expect("one document");
+    let rows = report["rows"].as_array().expect("rows");
+    for figure in ["5", "6", "7", "8", "prefetch"] {
+        assert!(rows.iter().any(|row| row["figure"] == figure), "figure {figure}");
+    }
+    assert!(rows.iter().all(|row| row["kiops"].as_f64() > Some(0.0)));
+}
