@@ -62,6 +62,8 @@ impl Bfq {
             }
             self.check_burst(id);
         }
+        let pending = self.used().filter(|queue| queue.pending).count();
+        assert_eq!(pending, self.pending as usize, "pending queues are counted");
         assert_eq!(pending_groups, self.pending_groups, "groups with pending requests are counted");
     }
 

@@ -215,8 +215,10 @@ impl Bfq {
             if is_pending {
                 self.pending_groups += u32::from(group.pending == 0);
                 group.pending += 1;
+                self.pending += 1;
             } else {
                 group.pending -= 1;
+                self.pending -= 1;
                 self.pending_groups -= u32::from(group.pending == 0);
             }
         }

@@ -229,6 +229,8 @@ pub struct Bfq {
     wr_busy: u32,
     /// Pending queues of each level that are not raised.
     levels: [u32; 8],
+    /// Queues with requests, waiting or at the device.
+    pending: u32,
     /// Groups with pending queues of their own.
     pending_groups: u32,
     limits: Limits,
@@ -282,6 +284,7 @@ impl Bfq {
             busy: [0; 3],
             wr_busy: 0,
             levels: [0; 8],
+            pending: 0,
             pending_groups: 0,
             limits: Limits::new(tunables.max_budget_sectors),
             rate: PeakRate::new(now, rotational, rules.rate_counts_length),

@@ -53,6 +53,16 @@ impl Raise {
     pub(super) fn is_on(&self) -> bool {
         self.kind != WrKind::None
     }
+
+    /// Returns whether its time is over.
+    pub(super) fn is_late(&self, now: Nanos) -> bool {
+        now > self.began + self.lasts
+    }
+
+    /// Returns whether it is an interactive one that has brought more than `most` sectors.
+    pub(super) fn is_spent(&self, most: u32) -> bool {
+        self.kind == WrKind::Interactive && self.service > u64::from(most)
+    }
 }
 
 impl Queue {
@@ -164,12 +174,10 @@ impl Bfq {
         let Queue { raise, in_burst, .. } = &self.queues[id as usize];
         if *in_burst == InBurst::Large {
             self.end_raise(now, id);
-        } else if now > raise.began + raise.lasts {
+        } else if raise.is_late(now) {
             self.lapse(now, id);
         }
-        let raise = &self.queues[id as usize].raise;
-        let most = u64::from(self.tunables.wr_max_service_sectors);
-        if raise.kind == WrKind::Interactive && raise.service > most {
+        if self.queues[id as usize].raise.is_spent(self.tunables.wr_max_service_sectors) {
             self.end_raise(now, id);
         }
     }

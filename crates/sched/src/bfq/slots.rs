@@ -57,7 +57,7 @@ impl Bfq {
     #[inline]
     pub(super) fn lacks_place(&self, tag: Tag) -> bool {
         let kind = Kind::of(self.table.get(tag).flavour);
-        if kind == Kind::Read || self.depth == 0 || self.busy_total() == 1 {
+        if kind == Kind::Read || self.depth == 0 || self.pending <= 1 {
             return false;
         }
         self.writes_at_device[usize::from(kind == Kind::WriteBack)]

@@ -1,7 +1,11 @@
 //! Properties that need to look inside: random histories against a small world.
 
+mod fairness;
 mod injecting;
+mod merging;
+mod places;
 mod waiting;
+mod wakers;
 
 use std::vec::Vec;
 
@@ -89,7 +93,9 @@ impl World {
     fn new(setup: Setup) -> Self {
         let now = Nanos::ORIGIN;
         let merge = MergeLimits { max_sectors: 1024, max_segments: 8 };
-        let mut bfq = Bfq::new(now, setup.tunables, merge, setup.rotational);
+        let depth = u32::try_from(setup.depth).unwrap();
+        let bfq = Bfq::new(now, setup.tunables, merge, setup.rotational);
+        let mut bfq = bfq.with_depth(depth);
         let mut queues = Vec::new();
         for weight in [100, 200, 500] {
             let group = bfq.add_group(now, GroupId::ROOT, Weight::new(weight).unwrap());
@@ -129,7 +135,8 @@ impl World {
     fn insert(&mut self, queue: u32, pos: u64, nr_sectors: u32) {
         let Some(queue) = self.queues[queue as usize] else { return };
         let Some(tag) = self.free.pop() else { return };
-        let (op, sync) = (Op::Read, true);
+        let sync = self.bfq.queues[self.bfq.merging.routes[queue.0 as usize] as usize].sync;
+        let op = if sync { Op::Read } else { Op::Write };
         let request = Request { tag, queue, op, pos, nr_sectors, segments: 1, sync };
         self.bfq.insert(self.now, request);
     }

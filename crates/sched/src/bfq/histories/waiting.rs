@@ -10,7 +10,8 @@ fn reason(bfq: &Bfq) -> Option<&'static str> {
     let id = bfq.holder?;
     let queue = &bfq.queues[id as usize];
     if let Some(tag) = queue.next {
-        return bfq.device_is_full(tag).then_some("the device has enough to do");
+        let is_full = bfq.device_is_full(tag) || bfq.lacks_place(tag);
+        return (is_full && bfq.in_flight() > 0).then_some("the device has enough to do");
     }
     let is_kept = bfq.slot.idle_until.is_some() || (queue.in_flight > 0 && bfq.better_to_idle(id));
     let is_alone = bfq.clone().choose_injection(id).is_none();

@@ -1,0 +1,200 @@
+//! Queues that become one, and part again.
+
+use std::format;
+use std::string::String;
+
+use super::*;
+use crate::bfq::NOBODY;
+
+fn merging(setup: Setup, stable_merge: bool) -> Setup {
+    let tunables = BfqTunables { merge_queues: true, stable_merge, ..setup.tunables };
+    Setup { tunables, ..setup }
+}
+
+impl World {
+    fn route(&self, queue: QueueId) -> u32 {
+        self.bfq.merging.routes[queue.0 as usize]
+    }
+
+    /// Returns everything that a queue is told by its past.
+    fn past(&self, queue: QueueId) -> String {
+        let id = self.route(queue);
+        let queue = &self.bfq.queues[id as usize];
+        let coeff = self.bfq.engine.coeff_wanted(queue.node);
+        let habits = (queue.think, queue.short_ttime, queue.bound, queue.inject, queue.raise);
+        format!("{:?} {habits:?} {} {coeff}", (queue.class, queue.level, queue.group), queue.sync)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+    /// P26, P27, P29; the first and the last in the checks of the scheduler itself.
+    #[test]
+    fn every_request_goes_to_the_queue_that_its_issuer_has(
+        setup in setup(), stable: bool, steps in steps()
+    ) {
+        let mut world = World::new(merging(setup, stable));
+        for step in steps {
+            let tag = world.free.last().copied();
+            let before = world.free.len();
+            world.step(step, &mut |_, _, _| ());
+            if let (Step::Insert { queue, .. }, Some(tag)) = (step, tag)
+                && world.free.len() < before
+            {
+                let route = world.route(world.queues[queue as usize].unwrap());
+                let group = world.bfq.queues[route as usize].group;
+                prop_assert_eq!(world.bfq.table.get(tag).queue.0, route, "P27");
+                prop_assert_eq!(group, 1 + queue / 3, "P29");
+            }
+            world.bfq.check_merging();
+        }
+        world.bfq.check_invariants();
+    }
+
+    /// P28.
+    #[test]
+    fn whoever_is_merged_and_split_again_is_what_it_was(setup in setup(), steps in steps()) {
+        let mut world = World::new(setup);
+        for step in steps {
+            world.step(step, &mut |_, _, _| ());
+        }
+        let now = world.now;
+        for pair in [[0, 2], [3, 4], [6, 7], [8, 6]] {
+            let [Some(one), Some(other)] = pair.map(|at| world.queues[at]) else { continue };
+            let [from, into] = [one, other].map(|queue| world.route(queue));
+            // A raise that is over may end at any moment, so also now; and a queue that never had
+            // a request is given the raise that its first one would have begun.
+            let most = world.bfq.tunables.wr_max_service_sectors;
+            let is_special = |id: u32| {
+                let queue = &world.bfq.queues[id as usize];
+                let raise = queue.raise;
+                queue.fresh || raise.is_on() && (raise.is_late(now) || raise.is_spent(most))
+            };
+            if is_special(from) || is_special(into) {
+                continue;
+            }
+            let before = [one, other].map(|queue| world.past(queue));
+            world.bfq.unite(now, from, into, false);
+            world.bfq.check_invariants();
+            prop_assert_eq!([one, other].map(|queue| world.route(queue)), [into, into]);
+            for queue in [one, other] {
+                let id = world.route(queue);
+                world.bfq.split(now, queue.0, id);
+                world.bfq.check_invariants();
+            }
+            prop_assert_ne!(world.route(one), world.route(other));
+            prop_assert_eq!([one, other].map(|queue| world.past(queue)), before);
+        }
+    }
+}
+
+/// Two queues of a group on a disk, a third one elsewhere that keeps it busy.
+fn neighbours(tunables: BfqTunables) -> World {
+    let mut world = World::new(Setup { tunables, rotational: true, depth: 4 });
+    world.insert(6, 1 << 30, 8);
+    world.step(Step::Dispatch, &mut |_, _, _| ());
+    world
+}
+
+#[test]
+fn readers_of_one_stretch_share_a_queue_and_their_requests_merge() {
+    let tunables = BfqTunables { merge_queues: true, ..BfqTunables::default() };
+    let mut world = neighbours(tunables);
+    let [one, other] = [0, 2].map(|at| world.queues[at].unwrap());
+    world.insert(0, 0, 8);
+    assert_ne!(world.route(one), world.route(other));
+    world.insert(2, 8, 8);
+    assert_eq!(world.route(one), world.route(other));
+    assert_eq!(world.bfq.queued(), 1, "two requests are one");
+    world.bfq.check_invariants();
+}
+
+#[test]
+fn readers_of_different_stretches_groups_or_classes_keep_their_queues() {
+    let tunables = BfqTunables { merge_queues: true, ..BfqTunables::default() };
+    for (first, second, pos) in [(0, 2, 8193), (0, 3, 8), (3, 5, 8), (0, 1, 8)] {
+        let mut world = neighbours(tunables);
+        world.insert(first, 0, 8);
+        world.insert(second, pos, 8);
+        let routes = [first, second].map(|at| world.route(world.queues[at as usize].unwrap()));
+        assert_ne!(routes[0], routes[1], "{first} and {second} at {pos}");
+    }
+    let mut world = neighbours(BfqTunables::default());
+    world.insert(0, 0, 8);
+    world.insert(2, 8, 8);
+    assert_eq!(world.bfq.queued(), 2, "merging is off unless asked for");
+}
+
+#[test]
+fn sharers_that_turn_out_to_seek_part() {
+    let tunables = BfqTunables { merge_queues: true, low_latency: false, ..BfqTunables::default() };
+    let mut world = neighbours(tunables);
+    let [one, other] = [0, 2].map(|at| world.queues[at].unwrap());
+    world.insert(0, 0, 8);
+    world.insert(2, 8, 8);
+    assert_eq!(world.route(one), world.route(other));
+    for step in 0..400_u64 {
+        let reader = if step % 2 == 0 { 0 } else { 2 };
+        world.insert(reader, (step * 7_919 % 1009) * 50_000, 8);
+        for step in [Step::Dispatch, Step::Pass(4_000), Step::Complete(0), Step::Complete(0)] {
+            world.step(step, &mut |_, _, _| ());
+        }
+        world.bfq.check_invariants();
+    }
+    assert_ne!(world.route(one), world.route(other));
+}
+
+/// Creates queues of level 4 in one group, so many milliseconds apart; returns where they go.
+fn created(tunables: BfqTunables, rotational: bool, apart_ms: &[u64]) -> (World, Vec<QueueId>) {
+    let mut world = World::new(Setup { tunables, rotational, depth: 4 });
+    let group = world.bfq.add_group(world.now, GroupId::ROOT, Weight::default());
+    let queues = apart_ms.iter().map(|&ms| {
+        world.now += Nanos::from_millis(ms);
+        world.bfq.add_queue(world.now, group, Priority::default(), true)
+    });
+    let queues = queues.collect();
+    (world, queues)
+}
+
+#[test]
+fn a_burst_of_creations_is_one_queue_for_ever_on_flash() {
+    let tunables = BfqTunables { stable_merge: true, ..BfqTunables::default() };
+    let (mut world, queues) = created(tunables, false, &[0, 100, 80, 1, 500]);
+    let routes: Vec<_> = queues.iter().map(|&queue| world.route(queue)).collect();
+    assert!(routes[1] == routes[0] && routes[2] == routes[0], "{routes:?}");
+    assert!(routes[3] != routes[0], "181 ms after the first");
+    assert!(routes[4] != routes[0] && routes[4] != routes[3], "a burst of its own");
+    world.bfq.check_invariants();
+    for queue in queues {
+        world.bfq.remove_queue(world.now, queue);
+        world.bfq.check_invariants();
+        assert_eq!(world.route(queue), NOBODY);
+    }
+    let (world, queues) = created(BfqTunables::default(), false, &[0, 1]);
+    assert_ne!(world.route(queues[0]), world.route(queues[1]), "unless it is off");
+}
+
+#[test]
+fn on_a_disk_a_burst_is_merged_after_a_probation() {
+    let tunables = BfqTunables { stable_merge: true, low_latency: false, ..BfqTunables::default() };
+    let (mut world, queues) = created(tunables, true, &[0, 1]);
+    let insert = |world: &mut World, at: usize, pos: u64| {
+        let tag = world.free.pop().unwrap();
+        let (op, queue) = (Op::Read, queues[at]);
+        let request = Request { tag, queue, op, pos, nr_sectors: 8, segments: 1, sync: true };
+        world.bfq.insert(world.now, request);
+    };
+    // Seeky, so it is not left alone as a good sequential reader.
+    for step in 0..32 {
+        insert(&mut world, 1, step % 2 * 1_000_000 + step * 8);
+        for step in [Step::Dispatch, Step::Pass(10_000), Step::Complete(0)] {
+            world.step(step, &mut |_, _, _| ());
+        }
+    }
+    assert_ne!(world.route(queues[0]), world.route(queues[1]));
+    world.now += Nanos::from_millis(300);
+    insert(&mut world, 1, 0);
+    assert_eq!(world.route(queues[0]), world.route(queues[1]));
+    world.bfq.check_invariants();
+}
