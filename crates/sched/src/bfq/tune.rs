@@ -10,9 +10,9 @@ impl Bfq {
     /// Puts other tunables in force at once; setting the same ones again changes nothing.
     ///
     /// A slot that has begun keeps its end, a wait that has begun its deadline, and a raise that
-    /// has begun its length. A group in service keeps what `kernel_compat` has charged it. Without `low_latency` all raises end; without `wr_max_softrt_rate` or
-    /// `large_burst_thresh`, the raises or marks that it brought about. Weights change when their
-    /// owners are next queued.
+    /// has begun its length. A group in service keeps what `kernel_compat` has charged it. Without
+    /// `low_latency` all raises end; without `wr_max_softrt_rate` or `large_burst_thresh`, the
+    /// raises or marks that it brought about. Weights change when their owners are next queued.
     ///
     /// # Errors
     ///

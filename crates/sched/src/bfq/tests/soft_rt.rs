@@ -114,6 +114,42 @@ fn the_interactive_raise_goes_on_when_the_soft_real_time_one_is_over() {
 }
 
 #[test]
+fn what_an_application_loaded_does_not_delay_what_it_plays() {
+    let tunables = BfqTunables { wr_max_time: ms(100), ..BfqTunables::default() };
+    let mut rig = Rig::new(tunables, false);
+    let group = rig.group();
+    let queue = rig.queue(group);
+    // It loads 7000 sectors, which a player may request in one second.
+    for _ in 0..875 {
+        rig.read(queue, 8);
+    }
+    rig.serve_all(Nanos::from_micros(10));
+    rig.pass(ms(60));
+    rig.once(queue);
+    assert_eq!(rig.kind(queue), WrKind::Interactive, "too early for a player");
+    rig.pass(ms(60));
+    rig.once(queue);
+    assert_eq!(rig.kind(queue), WrKind::None, "it has loaded for long enough");
+    rig.pass(ms(60));
+    rig.once(queue);
+    assert_eq!(rig.kind(queue), WrKind::SoftRt);
+}
+
+#[test]
+fn a_player_may_request_more_in_all_than_an_application_that_starts() {
+    let tunables = BfqTunables { wr_max_service_sectors: 32, ..BfqTunables::default() };
+    let mut rig = Rig::new(tunables, false);
+    let group = rig.group();
+    let queue = rig.queue(group);
+    rig.make_soft_rt(queue);
+    for _ in 0..10 {
+        rig.pass(ms(60));
+        rig.once(queue);
+        assert_eq!(rig.kind(queue), WrKind::SoftRt);
+    }
+}
+
+#[test]
 fn seeking_all_the_time_ends_it() {
     let mut rig = Rig::new(BfqTunables::default(), true);
     let group = rig.group();
