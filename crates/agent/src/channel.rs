@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use evenkeel_wire::agent::{FromGuest, FromHost, LINE_BYTES_MAX, PORT, VSOCK_PORT};
+use evenkeel_wire::agent::{FromGuest, FromHost, Lines, PORT, VSOCK_PORT};
 
 /// Where to look for the host.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -26,12 +26,9 @@ pub(crate) enum Way {
 pub(crate) struct Channel {
     file: File,
     name: String,
-    /// The beginning of a line whose end has not come yet.
-    partial: Vec<u8>,
+    lines: Lines,
     /// The rest of a line that the other side had no room for.
     pending: Vec<u8>,
-    /// Whether the line that is coming is too long, and skipped.
-    skipping: bool,
 }
 
 impl Channel {
@@ -55,7 +52,7 @@ impl Channel {
                 }
             },
         };
-        Ok(Self { file, name, partial: Vec::new(), pending: Vec::new(), skipping: false })
+        Ok(Self { file, name, lines: Lines::default(), pending: Vec::new() })
     }
 
     /// Returns what it is, for people.
@@ -101,28 +98,14 @@ impl Channel {
         loop {
             match self.file.read(&mut buffer) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(length) => self.split(&buffer[..length], &mut each),
+                Ok(length) => self.lines.push(&buffer[..length], |line| {
+                    if let Ok(message) = serde_json::from_slice(line) {
+                        each(message);
+                    }
+                }),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
-            }
-        }
-    }
-
-    fn split(&mut self, bytes: &[u8], each: &mut impl FnMut(FromHost)) {
-        for &byte in bytes {
-            if byte == b'\n' {
-                if !self.skipping
-                    && let Ok(message) = serde_json::from_slice(&self.partial)
-                {
-                    each(message);
-                }
-                self.partial.clear();
-                self.skipping = false;
-            } else if self.partial.len() < LINE_BYTES_MAX {
-                self.partial.push(byte);
-            } else {
-                self.skipping = true;
             }
         }
     }
@@ -184,7 +167,7 @@ fn open_vsock() -> io::Result<File> {
 mod tests {
     use std::os::unix::net::UnixStream;
 
-    use evenkeel_wire::agent::Level;
+    use evenkeel_wire::agent::{LINE_BYTES_MAX, Level};
 
     use super::*;
 
@@ -194,9 +177,8 @@ mod tests {
         let channel = Channel {
             file: File::from(OwnedFd::from(ours)),
             name: "test".to_owned(),
-            partial: Vec::new(),
+            lines: Lines::default(),
             pending: Vec::new(),
-            skipping: false,
         };
         (channel, theirs)
     }

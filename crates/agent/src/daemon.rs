@@ -179,12 +179,10 @@ impl Agent {
     fn hear_host(&mut self) {
         let Ok(channel) = &mut self.channel else { return };
         let (asking, credit_ms) = (&mut self.asking, &mut self.credit_ms);
-        let mut greeted = false;
         let heard = channel.receive(|message| match message {
             FromHost::Hello { lease_max_ms, .. } => {
                 asking.set_lease(lease_max_ms);
                 asking.connected();
-                greeted = true;
             }
             FromHost::Grant { level, credit_ms: credit, .. } => {
                 asking.granted = level;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use evenkeel_wire::{Scheduler, Source, WEIGHT_MAX, check_name, parse_size};
+use evenkeel_wire::{Scheduler, Source, Trust, WEIGHT_MAX, check_name, parse_size};
 
 use crate::sim::SimArgs;
 
@@ -54,7 +54,7 @@ pub(crate) struct ServeArgs {
     pub(crate) disks: Vec<(String, Source)>,
     /// Read everything from a TOML file instead
     #[arg(long, value_name = "FILE", conflicts_with_all = [
-        "create", "preallocate", "weight", "read_only", "scheduler", "model", "depth"])]
+        "create", "preallocate", "weight", "read_only", "scheduler", "model", "depth", "trust"])]
     pub(crate) config: Option<PathBuf>,
     /// Create images that do not exist, with this size (10G, 512M)
     #[arg(long, value_name = "SIZE", value_parser = size)]
@@ -72,6 +72,10 @@ pub(crate) struct ServeArgs {
     /// kyber, cfq or bfq
     #[arg(long, value_name = "NAME", default_value = "bfq", value_parser = str::parse::<Scheduler>)]
     pub(crate) scheduler: Scheduler,
+    /// How far guests are believed: none, vm, interactive or soft-real-time. From interactive on
+    /// each has a port, NAME.agent.sock, by which its agent asks for help
+    #[arg(long, value_name = "LEVEL", default_value = "vm", value_parser = str::parse::<Trust>)]
+    pub(crate) trust: Trust,
     /// Imitate the timing of a device: hdd, sdhc, emmc, ssd or nvme, with options (hdd:rpm=5400)
     #[arg(long, value_name = "NAME")]
     pub(crate) model: Option<String>,

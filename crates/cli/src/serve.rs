@@ -79,6 +79,7 @@ fn from_arguments(args: &ServeArgs) -> Outcome<Config> {
         scheduler: args.scheduler,
         depth: args.depth,
         model: args.model.clone(),
+        trust: args.trust,
         ..Pool::default()
     };
     for (name, source) in &args.disks {

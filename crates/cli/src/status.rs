@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use evenkeel_server::api::{Client, ClientError};
+use evenkeel_wire::agent::Level;
 use evenkeel_wire::format_size;
 use evenkeel_wire::status::{DiskStatus, Latency, PoolStatus, Status};
 
@@ -56,7 +57,8 @@ fn table(status: &Status) -> String {
         text.push('\n');
     }
     text.push_str(
-        "NOW: at the device + waiting. WEIGHT*: raised now. QUEUE, SERVICE: median / 99 %.\n",
+        "NOW: at the device + waiting. WEIGHT*: raised now; !: its agent asked. \
+         QUEUE, SERVICE: median / 99 %.\n",
     );
     text
 }
@@ -75,12 +77,14 @@ fn heading(text: &mut String, pool: &PoolStatus) {
 
 fn cells(disk: &DiskStatus) -> [String; COLUMNS.len()] {
     let raised = if disk.raised { "*" } else { "" };
+    let helped = disk.help.as_ref().is_some_and(|help| help.level != Level::None);
+    let helped = if helped { "!" } else { "" };
     [
         disk.name.clone(),
         disk.vm.clone(),
         if disk.connected { "connected" } else { "free" }.to_owned(),
         format_size(disk.size_bytes),
-        format!("{}{raised}", disk.weight),
+        format!("{}{raised}{helped}", disk.weight),
         disk.requests.to_string(),
         (disk.bytes >> 20).to_string(),
         disk.errors.to_string(),

@@ -36,11 +36,15 @@ pub(crate) fn is_preferred(priority: Priority) -> bool {
 
 /// The queues of one VM: one for each priority and kind, made when first needed.
 #[derive(Clone, Debug)]
-pub(crate) struct VmQueues([Option<QueueId>; 3 * 8 * 2]);
+pub(crate) struct VmQueues {
+    queues: [Option<QueueId>; 3 * 8 * 2],
+    /// Whether the guest's I/O priorities count.
+    pub(crate) heeds_priority: bool,
+}
 
 impl Default for VmQueues {
     fn default() -> Self {
-        Self([None; 48])
+        Self { queues: [None; 48], heeds_priority: true }
     }
 }
 
@@ -53,21 +57,21 @@ impl VmQueues {
             Class::Idle => 2,
         };
         let level = usize::from(priority.level.min(7));
-        &mut self.0[(class * 8 + level) * 2 + usize::from(sync)]
+        &mut self.queues[(class * 8 + level) * 2 + usize::from(sync)]
     }
 
     /// Returns every queue made so far that somebody waits for, with its priority.
     pub(crate) fn awaited(&self) -> impl Iterator<Item = (Priority, QueueId)> {
         (0..24_u8).filter_map(|place| {
             let class = [Class::RealTime, Class::BestEffort, Class::Idle][usize::from(place / 8)];
-            let queue = self.0[usize::from(place) * 2 + 1]?;
+            let queue = self.queues[usize::from(place) * 2 + 1]?;
             Some((Priority { class, level: place % 8 }, queue))
         })
     }
 
     /// Returns every queue made so far.
     pub(crate) fn iter(&self) -> impl Iterator<Item = QueueId> {
-        self.0.iter().flatten().copied()
+        self.queues.iter().flatten().copied()
     }
 }
 

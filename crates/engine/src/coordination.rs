@@ -106,13 +106,11 @@ impl Engine {
     }
 
     /// Returns what a VM has got so far.
-    pub fn help_report(&mut self, now: Nanos, vm: GroupId) -> HelpReport {
-        let served = self.served(vm);
-        let Some(known) = self.helps.get_mut(vm) else { return HelpReport::default() };
-        known.help.review(now, served);
-        let report = known.help.report();
-        self.apply_help(now, vm);
-        report
+    ///
+    /// None if the VM may not ask.
+    #[must_use]
+    pub fn help_report(&self, vm: GroupId) -> Option<HelpReport> {
+        Some(self.helps.vms.get(vm.0 as usize)?.as_ref()?.help.report())
     }
 
     /// Ends what is over.

@@ -115,6 +115,12 @@ impl Engine {
         self.remove_node(now, self.nodes[group.0 as usize]);
     }
 
+    /// Says whether the I/O priorities that a VM's guest sends order its requests. They do unless
+    /// told otherwise, and never beyond the VM.
+    pub fn heed_priority(&mut self, vm: GroupId, heeds: bool) {
+        self.vms[vm.0 as usize].heeds_priority = heeds;
+    }
+
     /// Changes the weight of a group.
     pub fn set_weight(&mut self, now: Nanos, group: GroupId, weight: Weight) {
         self.scheduler.set_weight(now, group, weight);
@@ -174,9 +180,13 @@ impl Engine {
             Op::Write => disk.habit.on_write() || disk.write_through,
             Op::Discard | Op::WriteZeroes => disk.write_through,
         };
-        let priority = classify::priority(request.ioprio);
+        let vm = disk.vm;
+        let priority = if self.vms[vm.0 as usize].heeds_priority {
+            classify::priority(request.ioprio)
+        } else {
+            Priority::default()
+        };
         if self.helps.is_any_on() && sync && classify::is_preferred(priority) {
-            let vm = self.disk(disk_id).vm;
             self.note_preferred(now, vm);
         }
         let tag = self.slots.take(Slot {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::time::Duration;
 
-use evenkeel_engine::Geometry;
+use evenkeel_engine::{Ask, Geometry, HelpReport};
 use evenkeel_sched::Weight;
 use rustix::event::EventfdFlags;
 
@@ -32,6 +32,8 @@ pub(crate) struct DiskIndex(pub(crate) u32);
 /// A reply channel that nobody reads any more is ignored.
 #[derive(Debug)]
 pub(crate) enum Command {
+    /// Asks for help in the name of a VM, the group at this position of the pool's plan.
+    AskHelp { group: usize, ask: Ask, reply: SyncSender<HelpReport> },
     /// Stops all vrings of a disk. Answered when everything that was popped is finished and all
     /// vrings of the disk are dropped; the sender then may admit the next session.
     Disconnect { disk: DiskIndex, reply: SyncSender<()> },
@@ -42,6 +44,8 @@ pub(crate) enum Command {
     /// Replaces the guest memory of all vrings of a disk. Requests that were popped before keep
     /// the memory that they point into.
     SetMemory { disk: DiskIndex, memory: Arc<Memory>, reply: SyncSender<()> },
+    /// Ends a VM's help: nobody speaks for it any more.
+    ResetHelp { group: usize },
     /// Changes the weight of a disk's VM.
     SetWeight { disk: DiskIndex, weight: Weight },
     /// Says whether a write is answered only when it is durable (the guest turned the write cache

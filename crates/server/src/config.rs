@@ -8,15 +8,16 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use evenkeel_engine::{BlockConfig, BlockSize};
-use evenkeel_sched::{BfqTunables, DeadlineTunables, ElevatorConfig, Kind, Nanos, Weight};
+use evenkeel_engine::{BlockConfig, BlockSize, HelpPolicy};
+use evenkeel_sched::{BfqTunables, DeadlineTunables, ElevatorConfig, Kind, Nanos, Urgency, Weight};
 use evenkeel_sim::ModelSpec;
 use evenkeel_wire::{
-    Block, Config, Disk, Pool, Problem, Problems, Responses, Rotational, Scheduler, Source,
+    Block, Config, Disk, Pool, Problem, Problems, Responses, Rotational, Scheduler, Source, Trust,
+    Vm,
 };
 
 use crate::backend;
-use crate::worker::GroupPlan;
+use crate::worker::{GroupPlan, VmPlan};
 
 /// Commands at a device of flash at a time, unless the configuration says otherwise: about where
 /// more no longer adds throughput, and each one waits in a queue that nobody can schedule.
@@ -42,6 +43,7 @@ pub(crate) struct PoolPlan {
     pub(crate) depth: Option<u32>,
     pub(crate) blocks: BlockPlan,
     pub(crate) groups: Vec<GroupPlan>,
+    pub(crate) vms: Vec<VmPlan>,
     pub(crate) disks: Vec<DiskPlan>,
 }
 
@@ -184,6 +186,11 @@ fn plan_pool(name: &str, pool: &Pool, problems: &mut Vec<Problem>) -> PoolPlan {
         let group = vms.iter().find(|(known, _)| known == vm).map_or(0, |&(_, group)| group);
         plan_disk(disk_name, disk, vm, group)
     });
+    let all_vms = pool.all_vms();
+    let plan_vm = |(vm, group): (String, usize)| {
+        let settings = all_vms.get(&vm).expect("planned from the same VMs");
+        plan_vm(vm, group, settings, pool.trust)
+    };
     PoolPlan {
         name: name.to_owned(),
         elevator: ElevatorConfig {
@@ -201,6 +208,7 @@ fn plan_pool(name: &str, pool: &Pool, problems: &mut Vec<Problem>) -> PoolPlan {
         blocks: BlockPlan { size: pool.block, responses: pool.responses },
         groups,
         disks: disks.collect(),
+        vms: vms.into_iter().map(plan_vm).collect(),
         model,
     }
 }
@@ -234,6 +242,31 @@ fn plan_groups(pool: &Pool) -> (Vec<GroupPlan>, Vec<(String, usize)>) {
         plans.push(GroupPlan { parent, weight: weight(vm.weight) });
     }
     (plans, vms)
+}
+
+fn plan_vm(name: String, group: usize, vm: &Vm, pool_trust: Trust) -> VmPlan {
+    let trust = vm.trust.unwrap_or(pool_trust);
+    let default = HelpPolicy::default();
+    let help = HelpPolicy {
+        most: match trust {
+            Trust::None | Trust::Vm => Urgency::None,
+            Trust::Interactive => Urgency::Interactive,
+            Trust::SoftRealTime => Urgency::SoftRealTime,
+        },
+        time_per_minute: vm
+            .help_seconds_per_minute
+            .map_or(default.time_per_minute, |seconds| Nanos::from_secs(u64::from(seconds))),
+        sectors_per_minute: vm
+            .help_mib_per_minute
+            .map_or(default.sectors_per_minute, |mib| u64::from(mib) * 2048),
+        ..default
+    };
+    VmPlan {
+        name,
+        group,
+        heeds_priority: trust > Trust::None,
+        help: (help.most > Urgency::None).then_some(help),
+    }
 }
 
 fn plan_disk(name: &str, disk: &Disk, vm: &str, group: usize) -> DiskPlan {

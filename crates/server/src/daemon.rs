@@ -22,6 +22,7 @@ use evenkeel_wire::status::Status;
 use evenkeel_wire::{Config, Problems};
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 
+use crate::agents::{self, Home, Port};
 use crate::api::{Control, ControlError};
 use crate::command::Command;
 use crate::config;
@@ -96,6 +97,14 @@ pub struct Daemon {
     shared: Arc<Shared>,
     pools: Mutex<Vec<Pool>>,
     acceptor: Mutex<Option<JoinHandle<()>>>,
+    agents: Mutex<Option<Agents>>,
+}
+
+/// The thread that listens to guests' agents, and what ends it.
+#[derive(Debug)]
+struct Agents {
+    stop: OwnedFd,
+    thread: JoinHandle<()>,
 }
 
 /// What the acceptor, the sessions and the daemon share.
@@ -129,18 +138,22 @@ impl Daemon {
         })?;
         let mut doors = Vec::new();
         let mut pools = Vec::new();
-        let started = start_pools(&plan, &mut pools, &mut doors);
+        let started =
+            start_pools(&plan, &mut pools, &mut doors).and_then(|()| start_agents(&plan, &pools));
         let shared = Arc::new(Shared {
             bell: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
                 .map_err(io::Error::from)?,
             stopping: AtomicBool::new(false),
             sessions: Mutex::default(),
         });
-        if let Err(error) = started {
-            stop_pools(pools);
-            doors.iter().for_each(Door::remove);
-            return Err(error);
-        }
+        let agents = match started {
+            Ok(agents) => agents,
+            Err(error) => {
+                stop_pools(pools);
+                doors.iter().for_each(Door::remove);
+                return Err(error);
+            }
+        };
         let acceptor = {
             let shared = Arc::clone(&shared);
             thread::Builder::new()
@@ -152,6 +165,7 @@ impl Daemon {
             shared,
             pools: Mutex::new(pools),
             acceptor: Mutex::new(Some(acceptor)),
+            agents: Mutex::new(agents),
         })
     }
 
@@ -179,6 +193,12 @@ impl Daemon {
             && acceptor.join().is_err()
         {
             tracing::error!("the acceptor ended by a panic");
+        }
+        if let Some(agents) = lock(&self.agents).take() {
+            let _rung = rustix::io::write(&agents.stop, &1_u64.to_ne_bytes());
+            if agents.thread.join().is_err() {
+                tracing::error!("the agents' thread ended by a panic");
+            }
         }
         stop_pools_with(std::mem::take(&mut *lock(&self.pools)), || self.shared.end_sessions());
     }
@@ -232,6 +252,36 @@ fn start_pools(
         }
     }
     Ok(())
+}
+
+/// Listens to the agents of all VMs that may ask for help; none if there are no such VMs.
+fn start_agents(plan: &config::Plan, pools: &[Pool]) -> Result<Option<Agents>, StartError> {
+    let mut homes: BTreeMap<&str, Vec<Home>> = BTreeMap::new();
+    for (pool, running) in plan.pools.iter().zip(pools) {
+        for vm in pool.vms.iter().filter(|vm| vm.help.is_some()) {
+            let home = Home { worker: running.worker.clone(), group: vm.group };
+            homes.entry(&vm.name).or_default().push(home);
+        }
+    }
+    if homes.is_empty() {
+        return Ok(None);
+    }
+    let ports = homes.into_iter().map(|(vm, homes)| {
+        let path = agent_socket(&plan.socket_dir, vm);
+        match listen(&path) {
+            Ok(listener) => Ok(Port::new(vm, path, listener, homes)),
+            Err(problem) => Err(StartError::Socket { path, problem }),
+        }
+    });
+    let ports = ports.collect::<Result<Vec<_>, _>>()?;
+    let stop = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).map_err(io::Error::from)?;
+    let thread = agents::spawn(ports, stop.try_clone()?)?;
+    Ok(Some(Agents { stop, thread }))
+}
+
+/// Returns the socket by which the agent of a VM is heard.
+pub(crate) fn agent_socket(socket_dir: &Path, vm: &str) -> PathBuf {
+    socket_dir.join(format!("{vm}.agent.sock"))
 }
 
 fn stop_pools(pools: Vec<Pool>) {

@@ -5,6 +5,7 @@
 //! accepts) talk to it in bounded messages only. Nothing here decides what goes first: that is
 //! `evenkeel-engine`'s part.
 
+mod agents;
 pub mod api;
 mod backend;
 mod chain;

@@ -108,6 +108,7 @@ impl Pool {
             engine: EngineConfig { elevator, depth, blocks: plan.blocks.config() },
             model,
             groups: plan.groups.clone(),
+            vms: plan.vms.clone(),
             disks: plan.disks.iter().zip(backends).map(worker_disk).collect(),
         };
         let thread = spawn(&plan.name, worker_plan, inbox).map_err(system)?;

@@ -1,8 +1,10 @@
 //! What a worker reports of itself.
 
-use evenkeel_engine::{BlockFigures, DiskReport};
+use evenkeel_engine::{BlockFigures, DiskReport, HelpReport, SECTOR_BYTES};
 use evenkeel_sched::{Nanos, Weight};
-use evenkeel_wire::status::{DiskStatus, Latency, OpStatus, PoolStatus};
+use evenkeel_wire::status::{DiskStatus, HelpStatus, Latency, OpStatus, PoolStatus};
+
+use crate::agents;
 
 /// The figures of a pool at one instant.
 #[derive(Clone, Debug)]
@@ -23,6 +25,8 @@ pub(crate) struct PoolFigures {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DiskFigures {
     pub(crate) report: DiskReport,
+    /// Of its VM, if that may ask for help.
+    pub(crate) help: Option<HelpReport>,
     /// Requests that made no sense.
     pub(crate) refused: u64,
     /// The weight of its VM.
@@ -64,8 +68,25 @@ impl DiskFigures {
         status.write = operations(report.writes, report.written_bytes);
         status.flush = operations(report.flushes, 0);
         status.discard = operations(report.discards, 0);
+        status.help = self.help.as_ref().map(help);
         status.queue_time = latency(&report.queue_time);
         status.service_time = latency(&report.service_time);
+    }
+}
+
+fn help(report: &HelpReport) -> HelpStatus {
+    HelpStatus {
+        level: agents::level(report.urgency),
+        credit_ms: report.credit.as_millis(),
+        trust_per_mille: report.trust_per_mille,
+        messages: report.messages,
+        outdated: report.outdated,
+        begun: report.begun,
+        expired: report.expired,
+        exhausted: report.exhausted,
+        refused: report.refused,
+        helped_ms: report.helped.as_millis(),
+        helped_bytes: report.helped_sectors * SECTOR_BYTES,
     }
 }
 

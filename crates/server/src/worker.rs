@@ -13,8 +13,8 @@ use std::os::fd::AsRawFd as _;
 use std::sync::mpsc::SyncSender;
 
 use evenkeel_engine::{
-    Command as Order, DiskId, Engine, EngineConfig, Parsed, Request, Status, Token, parse,
-    parse_range,
+    Command as Order, DiskId, Engine, EngineConfig, HelpPolicy, Parsed, Request, Status, Token,
+    parse, parse_range,
 };
 use evenkeel_sched::{GroupId, Nanos, Tag, Weight};
 use libc::iovec;
@@ -42,7 +42,19 @@ pub(crate) struct Plan {
     pub(crate) model: Option<Modelled>,
     /// Tenants and VMs, parents before children.
     pub(crate) groups: Vec<GroupPlan>,
+    pub(crate) vms: Vec<VmPlan>,
     pub(crate) disks: Vec<DiskPlan>,
+}
+
+/// How far a VM is believed.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct VmPlan {
+    pub(crate) name: String,
+    /// Position in [`Plan::groups`].
+    pub(crate) group: usize,
+    pub(crate) heeds_priority: bool,
+    /// None if it may not ask for help.
+    pub(crate) help: Option<HelpPolicy>,
 }
 
 /// A node of the pool's tree.
@@ -118,6 +130,13 @@ impl Worker {
         for group in &plan.groups {
             let parent = group.parent.map_or(GroupId::ROOT, |parent| groups[parent].0);
             groups.push((engine.add_group(now, parent, group.weight), group.weight));
+        }
+        for vm in &plan.vms {
+            let group = groups[vm.group].0;
+            engine.heed_priority(group, vm.heeds_priority);
+            if let Some(policy) = vm.help {
+                engine.set_help_policy(now, group, policy);
+            }
         }
         let disks = plan.disks.into_iter().map(|disk| {
             let id = engine.add_disk(groups[disk.group].0, *disk.backend.geometry());
@@ -354,6 +373,11 @@ impl Worker {
     /// Obeys a control message.
     fn obey(&mut self, now: Nanos, command: Command) -> io::Result<()> {
         match command {
+            Command::AskHelp { group, ask, reply } => {
+                let report = self.engine.ask_help(now, self.groups[group].0, ask);
+                let _nobody_waits = reply.try_send(report);
+            }
+            Command::ResetHelp { group } => self.engine.reset_help(now, self.groups[group].0),
             Command::Disconnect { disk, reply } => {
                 self.guests.stop_all(&mut self.ring, Some(disk))?;
                 self.engine.expedite(now, DiskId(disk.0));
@@ -400,6 +424,7 @@ impl Worker {
         let in_flight = self.engine.in_flight();
         let disks = self.disks.iter().map(|disk| DiskFigures {
             report: self.engine.report(disk.id),
+            help: self.engine.help_report(self.groups[disk.group].0),
             refused: disk.refused,
             weight: self.groups[disk.group].1,
         });

@@ -133,9 +133,67 @@ pub enum FromHost {
     },
 }
 
+/// Cuts a stream of bytes into lines. Lines longer than [`LINE_BYTES_MAX`] are skipped, so that
+/// memory stays bounded whatever the other side sends.
+#[derive(Debug, Default)]
+pub struct Lines {
+    /// The beginning of a line whose end has not come yet.
+    partial: Vec<u8>,
+    skipping: bool,
+}
+
+impl Lines {
+    /// Takes bytes; calls `each` with every line that they complete, without its line feed.
+    pub fn push(&mut self, bytes: &[u8], mut each: impl FnMut(&[u8])) {
+        let mut rest = bytes;
+        while let Some(at) = rest.iter().position(|&byte| byte == b'\n') {
+            self.keep(&rest[..at]);
+            if !self.skipping {
+                each(&self.partial);
+            }
+            self.partial.clear();
+            self.skipping = false;
+            rest = &rest[at + 1..];
+        }
+        self.keep(rest);
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        if self.partial.len() + bytes.len() < LINE_BYTES_MAX {
+            self.partial.extend_from_slice(bytes);
+        } else {
+            self.skipping = true;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn lines(pieces: &[&[u8]]) -> Vec<String> {
+        let mut lines = Lines::default();
+        let mut all = Vec::new();
+        for piece in pieces {
+            lines.push(piece, |line| all.push(String::from_utf8_lossy(line).into_owned()));
+            assert!(lines.partial.len() < LINE_BYTES_MAX);
+        }
+        all
+    }
+
+    #[test]
+    fn lines_are_put_together_from_pieces() {
+        assert_eq!(lines(&[b"a\nb", b"", b"c\n\nd"]), ["a", "bc", ""]);
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_skipped_and_the_next_one_read() {
+        let long = [b'x'; LINE_BYTES_MAX];
+        assert_eq!(lines(&[&long, &long, b"\nshort\n"]), ["short"]);
+        let longest = [b'y'; LINE_BYTES_MAX - 1];
+        assert_eq!(lines(&[&longest, b"\n"]), [String::from_utf8_lossy(&longest)]);
+        assert_eq!(lines(&[&longest, b"y", b"\n"]), [""; 0]);
+    }
 
     #[test]
     fn levels_are_ordered_by_urgency() {
@@ -147,7 +205,7 @@ mod tests {
         for level in [Level::None, Level::Interactive, Level::SoftRealTime] {
             assert_eq!(level.to_string().parse(), Ok(level));
         }
-        assert!("urgent".parse::<Level>().is_err());
+        "urgent".parse::<Level>().unwrap_err();
     }
 
     #[test]

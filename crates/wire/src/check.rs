@@ -29,6 +29,8 @@ pub fn check_name(name: &str) -> Result<(), &'static str> {
         name if name.len() > NAME_BYTES_MAX => Err("a name of more than 64 bytes"),
         name if !name.bytes().all(possible) => Err("a name with a character that is not possible"),
         name if name.starts_with(['.', '-']) => Err("a name that begins with a dot or a hyphen"),
+        // Its socket would be that of a VM's agent.
+        name if name.ends_with(".agent") => Err("a name that ends in .agent"),
         _ => Ok(()),
     }
 }

@@ -51,6 +51,8 @@ pub struct Pool {
     pub bfq: Bfq,
     /// Tunables of the deadline scheduler.
     pub deadline: Deadline,
+    /// How far VMs are believed that say nothing of their own.
+    pub trust: Trust,
     /// Tenants or other groups of VMs, of any depth.
     pub groups: BTreeMap<String, Group>,
     /// VMs that need more said than their disks say.
@@ -133,6 +135,54 @@ impl FromStr for Scheduler {
     }
 }
 
+/// How far a VM's own word about its requests is believed.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Trust {
+    /// Not at all: I/O priorities are ignored, and it has no port to ask for help.
+    None,
+    /// Within itself: I/O priorities order its own requests; it has no port to ask for help.
+    #[default]
+    Vm,
+    /// It may also ask that an application which starts is served before other VMs, within its
+    /// credit.
+    Interactive,
+    /// And that a player keeps its pace.
+    SoftRealTime,
+}
+
+impl Trust {
+    /// Every level, from the least on.
+    pub const ALL: [Self; 4] = [Self::None, Self::Vm, Self::Interactive, Self::SoftRealTime];
+
+    /// Returns its name, as users write it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Vm => "vm",
+            Self::Interactive => "interactive",
+            Self::SoftRealTime => "soft-real-time",
+        }
+    }
+}
+
+impl fmt::Display for Trust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Trust {
+    type Err = &'static str;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|trust| trust.as_str() == name)
+            .ok_or("no such trust; there are none, vm, interactive and soft-real-time")
+    }
+}
+
 /// Whether seeks cost time.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Rotational {
@@ -204,6 +254,24 @@ pub struct Vm {
     pub group: Option<String>,
     /// Its share among its siblings.
     pub weight: u32,
+    /// How far it is believed; none is as the pool says.
+    pub trust: Option<Trust>,
+    /// Time with help that it earns per minute, in seconds.
+    pub help_seconds_per_minute: Option<u32>,
+    /// Data with help that it earns per minute, in MiB.
+    pub help_mib_per_minute: Option<u32>,
+}
+
+impl Default for Vm {
+    fn default() -> Self {
+        Self {
+            group: None,
+            weight: DEFAULT_WEIGHT,
+            trust: None,
+            help_seconds_per_minute: None,
+            help_mib_per_minute: None,
+        }
+    }
 }
 
 /// Where a disk's data lives.
@@ -292,8 +360,8 @@ impl Pool {
         let mut vms = self.vms.clone();
         for (name, disk) in self.disks.iter().filter(|(_, disk)| disk.vm.is_none()) {
             vms.entry(name.clone()).or_insert_with(|| Vm {
-                group: None,
                 weight: disk.weight.unwrap_or(DEFAULT_WEIGHT),
+                ..Vm::default()
             });
         }
         vms

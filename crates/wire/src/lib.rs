@@ -28,7 +28,7 @@ pub use blocks::{Block, DEPTH_MAX, Responses};
 pub use check::{NAME_BYTES_MAX, SOCKET_PATH_BYTES_MAX, check_name};
 pub use config::{
     Bfq, Config, DEFAULT_BLOCK_BYTES, DEFAULT_QUEUES, DEFAULT_WEIGHT, Deadline, Disk, Group, Pool,
-    QUEUES_MAX, Rotational, Scheduler, Source, Vm, WEIGHT_MAX,
+    QUEUES_MAX, Rotational, Scheduler, Source, Trust, Vm, WEIGHT_MAX,
 };
 pub use problem::{Problem, Problems};
 pub use read::Document;

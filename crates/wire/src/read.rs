@@ -11,7 +11,7 @@ use toml::de::{DeTable, DeValue};
 use crate::blocks::{BLOCK_REMEDY, DEPTH_MAX, RESPONSES_REMEDY};
 use crate::config::{
     Bfq, Config, DEFAULT_BLOCK_BYTES, DEFAULT_QUEUES, DEFAULT_WEIGHT, Deadline, Disk, Group, Pool,
-    QUEUES_MAX, Rotational, Scheduler, Source, Vm, WEIGHT_MAX,
+    QUEUES_MAX, Rotational, Scheduler, Source, Trust, Vm, WEIGHT_MAX,
 };
 use crate::problem::{Problem, Problems, join};
 use crate::size::parse_size;
@@ -315,6 +315,7 @@ fn read_pool(mut from: Section<'_, '_>) -> Pool {
         rotational: read_rotational(&mut from),
         bfq: read_bfq(from.section("bfq")),
         deadline: read_deadline(from.section("deadline")),
+        trust: read_trust(&mut from).unwrap_or_default(),
         groups: from.named("groups", read_group),
         vms: from.named("vms", read_vm),
         disks: from.named("disks", read_disk),
@@ -383,10 +384,20 @@ fn read_group(mut from: Section<'_, '_>) -> Group {
 }
 
 fn read_vm(mut from: Section<'_, '_>) -> Vm {
-    let vm =
-        Vm { group: from.string("group"), weight: from.weight("weight").unwrap_or(DEFAULT_WEIGHT) };
+    let vm = Vm {
+        group: from.string("group"),
+        weight: from.weight("weight").unwrap_or(DEFAULT_WEIGHT),
+        trust: read_trust(&mut from),
+        help_seconds_per_minute: from.number("help_seconds_per_minute", 0..=60),
+        help_mib_per_minute: from.number("help_mib_per_minute", 0..=INT_MAX),
+    };
     from.end();
     vm
+}
+
+fn read_trust(from: &mut Section<'_, '_>) -> Option<Trust> {
+    let remedy = "use \"none\", \"vm\", \"interactive\" or \"soft-real-time\"";
+    from.parsed("trust", |name| name.parse().ok(), remedy)
 }
 
 fn read_disk(mut from: Section<'_, '_>) -> Disk {

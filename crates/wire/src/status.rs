@@ -4,6 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::agent::Level;
+
 /// The whole daemon: `GET /v1/status`.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Status {
@@ -93,10 +95,40 @@ pub struct DiskStatus {
     pub flush: OpStatus,
     /// Discards and write-zeroes.
     pub discard: OpStatus,
+    /// The help that its VM has asked for; absent if it may not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub help: Option<HelpStatus>,
     /// From the daemon's taking a request to the device.
     pub queue_time: Latency,
     /// From the device to its answer.
     pub service_time: Latency,
+}
+
+/// What a VM's agent asked for and got, since the daemon started.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct HelpStatus {
+    /// What holds now: `none`, `interactive` or `soft-real-time`.
+    pub level: Level,
+    /// Help that it could still get at once.
+    pub credit_ms: u64,
+    /// How far it is believed, in thousandths: the part of its credit that refills.
+    pub trust_per_mille: u32,
+    /// Messages from its agent.
+    pub messages: u64,
+    /// Of these, older than one before.
+    pub outdated: u64,
+    /// Times that help began.
+    pub begun: u64,
+    /// Times that it ended because nobody renewed it.
+    pub expired: u64,
+    /// Times that it ended because the credit was used up.
+    pub exhausted: u64,
+    /// Messages that got no help for want of credit.
+    pub refused: u64,
+    /// Time with help.
+    pub helped_ms: u64,
+    /// Bytes moved with help.
+    pub helped_bytes: u64,
 }
 
 /// Requests of one kind.

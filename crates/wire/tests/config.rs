@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use evenkeel_wire::{
-    Block, Config, Disk, Document, Problem, Responses, Rotational, Scheduler, Source,
+    Block, Config, Disk, Document, Problem, Responses, Rotational, Scheduler, Source, Trust,
 };
 
 fn read(text: &str) -> Result<Config, Vec<Problem>> {
@@ -61,6 +61,9 @@ fn every_field_is_read() {
     assert_eq!(pool.deadline.fifo_batch, Some(4));
     assert_eq!(pool.deadline.front_merges, Some(false));
     assert_eq!(pool.deadline.prio_aging_expire_ms, Some(5));
+    let shop = &pool.vms["shop"];
+    assert_eq!((pool.trust, shop.trust), (Trust::Interactive, Some(Trust::SoftRealTime)));
+    assert_eq!((shop.help_seconds_per_minute, shop.help_mib_per_minute), (Some(15), Some(512)));
     let order: Vec<&str> = pool.groups_top_down().iter().map(|(name, _)| *name).collect();
     assert_eq!(order, ["tenants", "gold"]);
     assert_eq!(pool.groups["gold"].weight, 300);
