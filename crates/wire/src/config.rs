@@ -219,6 +219,12 @@ pub struct Bfq {
     pub strict_guarantees: Option<bool>,
     /// Whether it decides as Linux does wherever it deliberately does not.
     pub kernel_compat: Option<bool>,
+    /// Whether others use the device while it is kept for an empty queue.
+    pub injection: Option<bool>,
+    /// Whether queues of one VM that work close to each other become one.
+    pub merge_queues: Option<bool>,
+    /// Whether queues with equal rights that are made in a burst become one, for ever.
+    pub stable_merge: Option<bool>,
 }
 
 /// Tunables of `deadline`, with the kernel's names, units and ranges. `None` is its default.

@@ -356,6 +356,9 @@ fn read_bfq(mut from: Section<'_, '_>) -> Bfq {
         low_latency: from.flag("low_latency"),
         strict_guarantees: from.flag("strict_guarantees"),
         kernel_compat: from.flag("kernel_compat"),
+        injection: from.flag("injection"),
+        merge_queues: from.flag("merge_queues"),
+        stable_merge: from.flag("stable_merge"),
     };
     from.end();
     bfq

@@ -55,6 +55,9 @@ fn every_field_is_read() {
     assert_eq!(pool.bfq.max_budget_sectors, Some(0));
     assert_eq!(pool.bfq.low_latency, Some(false));
     assert_eq!(pool.bfq.strict_guarantees, Some(true));
+    assert_eq!(pool.bfq.injection, Some(false));
+    assert_eq!(pool.bfq.merge_queues, Some(true));
+    assert_eq!(pool.bfq.stable_merge, Some(true));
     assert_eq!(pool.deadline.read_expire_ms, Some(1));
     assert_eq!(pool.deadline.write_expire_ms, Some(2));
     assert_eq!(pool.deadline.writes_starved, Some(3));

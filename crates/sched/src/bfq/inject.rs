@@ -191,6 +191,7 @@ impl Bfq {
 
     /// Returns a request of another queue that goes to the device while the queue in service, which
     /// is empty, is waited for.
+    #[inline(never)]
     pub(super) fn choose_injection(&mut self, id: u32) -> Option<(u32, Tag)> {
         if !self.may_inject() {
             return None;
@@ -238,6 +239,7 @@ impl Bfq {
     }
 
     /// Sends a request of a queue that is not in service to the device.
+    #[inline(never)]
     pub(super) fn inject(&mut self, now: Nanos, id: u32, tag: Tag) -> Next {
         let (cost, nr_sectors) = (self.charge(id, tag), self.table.get(tag).nr_sectors);
         let node = self.queues[id as usize].node;
@@ -265,6 +267,7 @@ impl Bfq {
     /// time in which it kept the queue in service waiting; that one does not pay for it.
     ///
     /// Time in which the queue in service had nothing to do would have been lost anyway.
+    #[inline(never)]
     pub(super) fn pay_for_delay(&mut self, now: Nanos, id: u32, since: Nanos, nr_sectors: u32) {
         let is_idle = self.holder.is_none_or(|holder| holder == id) || self.slot.is_idle();
         if self.is_queueing_flash() || is_idle || !self.rules.delay_is_paid {

@@ -7,7 +7,7 @@ use crate::wf2q::Return;
 use crate::{Class, GroupId, Insertion, Nanos, QueueId, Request, Tag};
 
 impl Bfq {
-    pub(super) fn arrive(&mut self, now: Nanos, request: &Request) -> Insertion {
+    pub(super) fn arrive(&mut self, now: Nanos, mut request: Request) -> Insertion {
         self.end_overdue_wait(now);
         let issuer = request.queue.0;
         let id = if self.tunables.merge_queues || self.tunables.stable_merge {
@@ -16,7 +16,8 @@ impl Bfq {
             self.merging.routes[issuer as usize]
         };
         assert!(id != NOBODY, "nobody inserts into a removed queue");
-        let request = &Request { queue: QueueId(id), ..*request };
+        request.queue = QueueId(id);
+        let request = &request;
         let queue = &mut self.queues[id as usize];
         let was_empty = queue.is_empty();
         let rules = self.merge_rules;
@@ -128,7 +129,9 @@ impl Bfq {
         let tag = queue.next.expect("a request has just arrived");
         let in_time = queue.think.last_end().is_none_or(|end| now <= end + Nanos(3 * slice_idle.0));
         queue.waits_since = now;
-        queue.sharing.turned_busy();
+        if self.tunables.merge_queues {
+            queue.sharing.turned_busy();
+        }
         let left = self.engine.budget(queue.node).saturating_sub(queue.spent);
         let has_budget = left > 0 || self.rules.spent_continues;
         let continues = core::mem::take(&mut queue.paused) && in_time && has_budget;
@@ -256,7 +259,7 @@ impl Bfq {
         self.count_place(flavour, false);
         let queue = &mut self.queues[id as usize];
         self.last_completion = now;
-        self.last_completed = if queue.sharing.shared { NOBODY } else { id };
+        self.last_completed = id;
         queue.in_flight -= 1;
         queue.think.completed(now);
         let (in_flight, is_empty, is_busy) = (queue.in_flight, queue.is_empty(), queue.busy);

@@ -447,7 +447,7 @@ impl Scheduler for Bfq {
     #[inline]
     fn insert(&mut self, now: Nanos, request: Request) -> Insertion {
         let now = self.inside(now);
-        self.arrive(now, &request)
+        self.arrive(now, request)
     }
 
     #[inline]

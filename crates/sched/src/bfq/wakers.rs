@@ -61,6 +61,7 @@ impl Bfq {
             || queue.short_ttime
             || now.since(self.last_completion) >= SOON
             || self.queues[last as usize].group != queue.group
+            || self.queues[last as usize].sharing.shared
         {
             return;
         }
