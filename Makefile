@@ -3,8 +3,11 @@
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 EVENKEEL := $(abspath $(TARGET))/release/evenkeel
-# Seconds that `make fuzz` spends on each target.
+# Seconds that `make fuzz` spends on each target, and on each elevator.
 FUZZ_SECONDS ?= 600
+# Cases that it tries in each random test of the schedulers.
+FUZZ_CASES ?= 1000000
+ELEVATORS := none noop deadline deadline-legacy anticipatory kyber cfq bfq
 
 # Where rustup puts cargo, for shells that do not know it.
 export PATH := $(PATH):$(HOME)/.cargo/bin
@@ -22,7 +25,8 @@ help:
 	@echo 'make bench-kernel'
 	@echo '              the same beside the schedulers of a Linux guest; writes docs/results'
 	@echo 'make lint     check format, lints and documentation'
-	@echo 'make fuzz     fuzz the parser of requests and the schedulers, $(FUZZ_SECONDS) s each'
+	@echo 'make fuzz     fuzz the parser of requests and each scheduler, $(FUZZ_SECONDS) s each, then try'
+	@echo '              $(FUZZ_CASES) cases in each random test of the schedulers (hours)'
 	@echo 'make install  install evenkeel into ~/.cargo/bin'
 
 # Quick and silent when nothing is missing.
@@ -56,10 +60,16 @@ lint: setup
 fuzz: setup
 	@command -v c++ >/dev/null || { echo 'make fuzz needs a C++ compiler: apt-get install g++' >&2; exit 2; }
 	@command -v cargo-fuzz >/dev/null || $(CARGO) install --locked cargo-fuzz
-	@set -e; for target in $$($(CARGO) fuzz list); do \
+	@set -e; for target in $$($(CARGO) fuzz list | grep -vx elevator); do \
 	    echo "fuzz: $$target for $(FUZZ_SECONDS) s"; \
 	    $(CARGO) fuzz run --sanitizer none $$target -- -max_total_time=$(FUZZ_SECONDS); \
 	done
+	@set -e; for elevator in $(ELEVATORS); do \
+	    echo "fuzz: $$elevator for $(FUZZ_SECONDS) s"; \
+	    FUZZ_ELEVATOR=$$elevator $(CARGO) fuzz run --sanitizer none elevator \
+	        fuzz/corpus/$$elevator -- -max_total_time=$(FUZZ_SECONDS); \
+	done
+	EVENKEEL_CASES=$(FUZZ_CASES) $(CARGO) test --locked -p evenkeel-sched
 
 install: setup
 	$(CARGO) install --locked --path crates/cli

@@ -30,6 +30,8 @@ mod kyber;
 mod limits;
 mod merge;
 mod noop;
+#[cfg(test)]
+mod properties;
 mod request;
 mod roster;
 mod scheduler;

@@ -450,7 +450,7 @@ impl SortList {
 mod tests {
     use super::*;
     use crate::merge::End;
-    use crate::testing::Random;
+    use crate::testing::{Random, for_many_seeds};
     use crate::{MergeLimits, Op};
     use std::vec;
 
@@ -517,8 +517,8 @@ mod tests {
     #[test]
     fn a_sweep_without_backward_hops_visits_every_request_and_wraps_once() {
         let back_seek = BackSeek { max_sectors: 0, penalty: 2 };
-        let mut random = Random::new(0x0e1e);
-        for _ in 0..500 {
+        for_many_seeds(10_000, |seed| {
+            let mut random = Random::new(seed);
             let mut desk = Desk::default();
             let count = 1 + u32::try_from(random.below(40)).unwrap();
             for tag in 0..count {
@@ -537,7 +537,7 @@ mod tests {
             assert_eq!(visited.len(), count as usize);
             let wraps = visited.windows(2).filter(|pair| pair[1] < pair[0]).count();
             assert!(wraps <= 1, "{visited:?}");
-        }
+        });
     }
 
     #[test]

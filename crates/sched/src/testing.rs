@@ -21,3 +21,31 @@ impl Random {
         (self.next() >> 11) % end
     }
 }
+
+/// Returns how many random cases a test tries: `EVENKEEL_CASES`, or as many as it asks for.
+pub(crate) fn cases(usual: u32) -> u32 {
+    let number = std::env::var("EVENKEEL_CASES").ok();
+    number.map_or(usual, |number| number.parse().expect("EVENKEEL_CASES is a number"))
+}
+
+/// Runs `case` for many seeds, and says which one failed.
+///
+/// `EVENKEEL_SEED` chooses the first seed, `EVENKEEL_CASES` how many there are; so
+/// `EVENKEEL_SEED=... EVENKEEL_CASES=1` repeats a failure alone.
+pub(crate) fn for_many_seeds(usual: u32, mut case: impl FnMut(u64)) {
+    struct Story(u64);
+    impl Drop for Story {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                std::eprintln!("repeat with EVENKEEL_SEED={} EVENKEEL_CASES=1", self.0);
+            }
+        }
+    }
+    let first = std::env::var("EVENKEEL_SEED").ok();
+    let first = first.map_or(1, |seed| seed.parse().expect("EVENKEEL_SEED is a number"));
+    for seed in first..first + u64::from(cases(usual)) {
+        let story = Story(seed);
+        case(seed);
+        drop(story);
+    }
+}

@@ -128,6 +128,46 @@ fn bfq_with_groups_allocates_nothing_once_warm() {
     allocates_nothing_once_warm(Kind::Bfq);
 }
 
+/// X5: machines come and go, and leave nothing behind.
+#[test]
+fn comings_and_goings_take_no_memory_that_was_not_there() {
+    for kind in Kind::ALL {
+        let config = ElevatorConfig { kind, ..ElevatorConfig::default() };
+        let now = Nanos::ORIGIN;
+        let mut elevator = Elevator::new(now, &config);
+        let visit = |elevator: &mut Elevator| {
+            let group = elevator.add_group(now, GroupId::ROOT, Weight::default());
+            let queues = [1, 4].map(|level| {
+                let priority = Priority { class: Class::BestEffort, level };
+                elevator.add_queue(now, group, priority, level == 4)
+            });
+            for (tag, queue) in (0..).zip(queues) {
+                let (tag, pos) = (Tag(tag), u64::from(tag) << 20);
+                let op = Op::Write;
+                let request =
+                    Request { tag, queue, op, pos, nr_sectors: 8, segments: 1, sync: true };
+                elevator.insert(now, request);
+            }
+            let mut then = now;
+            while elevator.queued() + elevator.in_flight() > 0 {
+                match elevator.dispatch(then) {
+                    Next::Request(tag) => elevator.complete(then, tag),
+                    Next::NotBefore(deadline) => then = deadline,
+                    Next::Empty => unreachable!("{kind} forgets a request"),
+                }
+            }
+            queues.into_iter().for_each(|queue| elevator.remove_queue(then, queue));
+            elevator.remove_group(then, group);
+        };
+        for _ in 0..100 {
+            visit(&mut elevator);
+        }
+        let info = allocation_counter::measure(|| (0..10_000).for_each(|_| visit(&mut elevator)));
+        assert_eq!(info.bytes_current, 0, "{kind}: {info:?}");
+        elevator.check_invariants();
+    }
+}
+
 #[test]
 fn the_counter_counts() {
     let info = allocation_counter::measure(|| drop(busy_pool(Kind::Noop)));

@@ -3,7 +3,7 @@
 
 mod bfq_world;
 
-use bfq_world::Random;
+use bfq_world::{Random, cases};
 use evenkeel_sched::{
     Bfq, BfqTunables, Class, GroupId, MergeLimits, Nanos, Next, Op, Priority, QueueId, Queueing,
     Request, Scheduler, Tag, Weight,
@@ -211,10 +211,10 @@ impl History {
 
 #[test]
 fn random_histories_lose_nothing_and_never_get_stuck() {
-    for seed in 0..3_000 {
+    for seed in 0..cases(10_000) {
         println!("seed {seed}");
         let mut history = History::new(seed);
-        for _ in 0..400 {
+        for _ in 0..120 {
             history.step();
             history.bfq.check_invariants();
         }
@@ -224,10 +224,10 @@ fn random_histories_lose_nothing_and_never_get_stuck() {
 
 #[test]
 fn the_same_history_gives_the_same_order() {
-    for seed in 0..50 {
+    for seed in 0..cases(10_000) {
         println!("seed {seed}");
         let mut twins = [History::new(seed), History::new(seed)];
-        for _ in 0..400 {
+        for _ in 0..100 {
             for twin in &mut twins {
                 twin.step();
             }

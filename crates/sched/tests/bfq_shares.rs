@@ -3,7 +3,7 @@
 mod bfq_world;
 
 use bfq_world::{Client, Device, World};
-use evenkeel_sched::{GroupId, Nanos, Scheduler};
+use evenkeel_sched::{BfqTunables, GroupId, Nanos, Scheduler};
 
 const MS: u64 = 1_000_000;
 
@@ -94,5 +94,28 @@ fn slow_and_fast_queues_share_the_time_of_a_disk() {
         // time each, with a tolerance for one seek and one idle window per slot of 125 ms.
         assert!((8_000..=12_000).contains(&sequential), "{sequential}");
         assert!((300..=460).contains(&random), "{random}");
+    }
+}
+
+/// P6: readers whose requests are of different sizes, all far apart, so that all are slow.
+#[test]
+fn slow_queues_share_time() {
+    let disk = Device::Serial { per_sector: 50_000, seek: 10_000_000 };
+    let mut world =
+        World::tuned(BfqTunables { low_latency: false, ..BfqTunables::default() }, true, disk, 1);
+    let sizes = [8, 16, 32, 64];
+    for nr_sectors in sizes {
+        let group = world.group(GroupId::ROOT, 100);
+        let queue = world.queue(group);
+        world.clients.push(Client::new(queue, 4, nr_sectors, true));
+    }
+    world.run_for(Nanos::from_secs(10));
+    world.forget();
+    world.run_for(Nanos::from_secs(120));
+    for (client, nr_sectors) in world.clients.iter().zip(sizes) {
+        let busy_ms = client.requests * (10_000 + 50 * u64::from(nr_sectors)) / 1000;
+        println!("{nr_sectors} sectors: {busy_ms} ms");
+        // Slots of 125 ms from the end of their first request, which is longer for some: 2 %.
+        assert!(busy_ms.abs_diff(30_000) <= 900, "{nr_sectors} sectors: {busy_ms} ms");
     }
 }

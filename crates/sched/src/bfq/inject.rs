@@ -334,6 +334,7 @@ impl Bfq {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::cases;
     use proptest::prelude::*;
 
     const US: u64 = 1_000;
@@ -372,7 +373,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(10_000))]
+        #![proptest_config(ProptestConfig::with_cases(cases(10_000)))]
 
         /// P24, P25.
         #[test]

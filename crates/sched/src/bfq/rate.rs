@@ -200,6 +200,7 @@ fn filter(peak: u64, delta_us: u64, interval: Interval, most: u64) -> Option<u64
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{Random, for_many_seeds};
 
     fn filtered(delta_us: u64, sectors: u64, samples: u32, sequential: u32) -> Option<u64> {
         filter(22_000, delta_us, Interval { samples, sequential, sectors }, RATE_MAX)
@@ -268,5 +269,39 @@ mod tests {
         let mut rate = PeakRate::new(Nanos::ORIGIN, false, true);
         feed(&mut rate, Nanos::ORIGIN, 80_000, 12, false);
         assert!(rate.peak > (79 << 16) && rate.peak <= (80 << 16), "{}", rate.peak >> 16);
+    }
+
+    /// P9, P10.
+    #[test]
+    fn an_estimate_is_never_zero_never_above_what_was_seen_and_no_interval_is_short() {
+        for_many_seeds(10_000, |seed| {
+            let mut random = Random::new(seed);
+            let mut rate = PeakRate::new(Nanos::ORIGIN, random.below(2) == 0, true);
+            let mut now = Nanos::ORIGIN;
+            let (mut renewed_at, mut samples) = (now, 0);
+            for _ in 0..80 {
+                let before = rate.peak;
+                let span = 1 << random.below(28);
+                now += Nanos(random.below(span));
+                let nr_sectors = 1 + u32::try_from(random.below(2560)).unwrap();
+                let (seeky, device_busy) = (random.below(2) == 0, random.below(3) > 0);
+                let sample = Sample { nr_sectors, seeky, device_busy };
+                let mut renewed = rate.dispatched(now, sample);
+                samples += sample.count(true);
+                if random.below(2) == 0 {
+                    renewed |= rate.completed(now);
+                }
+                assert!(rate.peak >= 1, "P9: never zero");
+                assert!(renewed || rate.peak == before, "it changes when it says so");
+                if renewed {
+                    let took_us = now.since(renewed_at).as_micros();
+                    assert!(took_us >= MIN_INTERVAL_US && samples >= MIN_SAMPLES, "P10");
+                    // More than 2560 sectors for each dispatch were never seen.
+                    let most = ((u64::from(samples) * 2560) << 16) / MIN_INTERVAL_US;
+                    assert!(rate.peak <= before.max(most), "P9: never above what was seen");
+                    (renewed_at, samples) = (now, 0);
+                }
+            }
+        });
     }
 }

@@ -299,7 +299,7 @@ impl Bfq {
     }
 
     /// Charges the queue in service for its time if it was slow.
-    fn charge_time(&mut self, id: u32, reason: ExpireReason, span: Nanos) {
+    pub(super) fn charge_time(&mut self, id: u32, reason: ExpireReason, span: Nanos) {
         let queue = &self.queues[id as usize];
         if !queue.sync || queue.raise.is_on() {
             return;

@@ -436,7 +436,7 @@ fn check_windows(passed: &[&Passed], limits: &Limits) {
 
 #[test]
 fn in_every_window_every_limit_holds_and_nothing_is_lost() {
-    for seed in 0..10_000 {
+    for seed in 0..u64::from(crate::testing::cases(10_000)) {
         let outcome = std::panic::catch_unwind(|| history(seed));
         assert!(outcome.is_ok(), "seed {seed}");
     }

@@ -47,6 +47,7 @@ impl Wf2q {
     /// Charges `cost` sectors, of which `moved` were really moved, to a leaf that waits or is in
     /// service, and to all above it.
     pub(crate) fn serve_out_of_turn(&mut self, leaf: Node, cost: u64, moved: u64) {
+        debug_assert!(cost >= moved, "P5: what is moved is charged");
         let mut node = leaf;
         while node != ROOT {
             let entity = self.arena.at_mut(node);

@@ -38,6 +38,8 @@ mod inject;
 mod model;
 mod policy;
 #[cfg(test)]
+mod properties;
+#[cfg(test)]
 mod tests;
 mod vtime;
 
@@ -207,6 +209,7 @@ impl Wf2q {
     /// Charges `cost` sectors to a leaf and all above it, of which `moved` were really moved.
     #[inline]
     pub(crate) fn serve(&mut self, leaf: Node, cost: u64, moved: u64) {
+        debug_assert!(cost >= moved, "P5: what is moved is charged");
         let mut node = leaf;
         while node != ROOT {
             let entity = self.arena.at_mut(node);

@@ -6,7 +6,7 @@ use super::entity::Place;
 use super::model::Model;
 use super::vtime::Vtime;
 use super::{After, Node, Policy, ROOT, Return, Wf2q};
-use crate::testing::Random;
+use crate::testing::{Random, for_many_seeds};
 use crate::{Class, Nanos, Weight};
 
 const GUARANTEE: Nanos = Nanos::from_millis(200);
@@ -143,6 +143,14 @@ impl Pair {
             assert_eq!((entity.service, entity.budget), (member.service, member.budget));
             assert_eq!(u64::from(entity.weight), member.weight);
         }
+        if let Some(leaf) = self.holder {
+            // Only the leaf in service is served here, so what a group got, its child got.
+            let (mut node, service) = (self.nodes[leaf], self.model.members[leaf].service);
+            while node != ROOT {
+                assert_eq!(self.engine.arena.at(node).service, service, "E9");
+                node = self.engine.arena.at(node).parent;
+            }
+        }
         for (group, member) in self.model.members.iter().enumerate().filter(|(_, m)| m.is_group) {
             let sched = &self.engine.scheds[self.engine.arena.at(self.nodes[group]).sched as usize];
             for (tree, class) in
@@ -264,18 +272,12 @@ fn history(seed: u64, levels: u64, steps: u64) {
 
 #[test]
 fn ten_thousand_flat_histories_match_the_model() {
-    for seed in 0..10_000 {
-        std::println!("seed {seed}");
-        history(seed, 1, 60);
-    }
+    for_many_seeds(10_000, |seed| history(seed, 1, 60));
 }
 
 #[test]
 fn ten_thousand_histories_of_trees_three_deep_match_the_model() {
-    for seed in 10_000..20_000 {
-        std::println!("seed {seed}");
-        history(seed, 3, 80);
-    }
+    for_many_seeds(10_000, |seed| history(seed ^ (1 << 40), 3, 80));
 }
 
 #[test]
@@ -283,45 +285,6 @@ fn long_histories_match_the_model() {
     for seed in 0..20 {
         std::println!("seed {seed}");
         history(seed ^ 0x10_0000, 3, 5_000);
-    }
-}
-
-/// Runs always-backlogged queues in random order of weights and budgets and checks the bounds on
-/// lead and lag after every slot.
-#[test]
-fn backlogged_queues_stay_within_the_bounds_of_fairness() {
-    for seed in 0..500 {
-        std::println!("seed {seed}");
-        let mut random = Random::new(seed);
-        let mut engine = Wf2q::new(GUARANTEE, Policy::Exact);
-        let count = 2 + random.below(8);
-        let queues: Vec<(Node, u64, u64)> = (0..count)
-            .map(|_| {
-                let (share, budget) = (1 + random.below(1000), 8 + random.below(16_384));
-                (engine.add_leaf(ROOT, Class::BestEffort, weight(share)), share, budget)
-            })
-            .collect();
-        for &(leaf, _, budget) in &queues {
-            engine.activate(NOW, leaf, budget, Return::Anew);
-        }
-        let wsum: u64 = queues.iter().map(|queue| queue.1).sum();
-        let largest = queues.iter().map(|queue| queue.2).max().unwrap();
-        for _ in 0..2_000 {
-            let leaf = engine.select(NOW).unwrap();
-            let budget = engine.budget(leaf);
-            // A slot may end early; the budget stays.
-            let used = if random.below(3) == 0 { 1 + random.below(budget) } else { budget };
-            engine.serve(leaf, used, used);
-            engine.expire(leaf, After::Waits(budget));
-            let total = i128::from(engine.total(ROOT));
-            for &(leaf, share, budget) in &queues {
-                let (share, wsum) = (i128::from(share), i128::from(wsum));
-                // All terms times the sum of weights; one sector for rounding of virtual time.
-                let ahead = i128::from(engine.total(leaf)) * wsum - share * total;
-                assert!(ahead <= (wsum - share) * i128::from(budget) + wsum, "ahead");
-                assert!(-ahead <= (i128::from(largest) + 1) * wsum, "behind");
-            }
-        }
     }
 }
 

@@ -34,6 +34,12 @@ impl Random {
     }
 }
 
+/// Returns how many random cases a test tries: `EVENKEEL_CASES`, or as many as it asks for.
+pub(crate) fn cases(usual: u64) -> u64 {
+    let number = std::env::var("EVENKEEL_CASES").ok();
+    number.map_or(usual, |number| number.parse().expect("EVENKEEL_CASES is a number"))
+}
+
 /// How long the device takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Device {

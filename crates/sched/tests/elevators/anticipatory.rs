@@ -202,13 +202,13 @@ fn no_wait_begins_if_waiting_is_turned_off_or_the_oldest_read_is_overdue() {
 
 #[test]
 fn an_idle_device_never_waits_longer_than_allowed() {
-    for_many_seeds(3_000, |seed| {
+    for_many_seeds(10_000, |seed| {
         let mut random = Random::new(seed);
         let mut desk = Desk::new(AnticipatoryTunables::default());
         let queues = [desk.queue(), desk.queue(), desk.queue()];
         let mut out = Vec::new();
         let mut idle_since = None;
-        for _ in 0..120 {
+        for _ in 0..60 {
             match random.below(8) {
                 0..=2 => {
                     let (queue, sync) = (random.pick(&queues), random.chance(70));

@@ -7,5 +7,6 @@ mod conservation;
 mod deadline;
 mod kyber;
 mod model;
+mod noop;
 mod random;
 mod world;

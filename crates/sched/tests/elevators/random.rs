@@ -41,20 +41,20 @@ impl Random {
     }
 }
 
-/// Runs `case` for many seeds. `SCHED_SEED` and `SCHED_CASES` choose other ones; a failing seed
-/// is printed, so that `SCHED_SEED=... SCHED_CASES=1` repeats it alone.
+/// Runs `case` for many seeds. `EVENKEEL_SEED` and `EVENKEEL_CASES` choose other ones; a failing seed
+/// is printed, so that `EVENKEEL_SEED=... EVENKEEL_CASES=1` repeats it alone.
 pub(crate) fn for_many_seeds(cases: u64, mut case: impl FnMut(u64)) {
     struct Story(u64);
     impl Drop for Story {
         fn drop(&mut self) {
             if std::thread::panicking() {
-                eprintln!("repeat with SCHED_SEED={} SCHED_CASES=1", self.0);
+                eprintln!("repeat with EVENKEEL_SEED={} EVENKEEL_CASES=1", self.0);
             }
         }
     }
     let number = |name: &str| env::var(name).ok().map(|text| text.parse::<u64>().expect(name));
-    let first = number("SCHED_SEED").unwrap_or(1);
-    for seed in first..first + number("SCHED_CASES").unwrap_or(cases) {
+    let first = number("EVENKEEL_SEED").unwrap_or(1);
+    for seed in first..first + number("EVENKEEL_CASES").unwrap_or(cases) {
         let story = Story(seed);
         case(seed);
         drop(story);

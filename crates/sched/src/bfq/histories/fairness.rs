@@ -77,7 +77,7 @@ impl Loop {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
+    #![proptest_config(ProptestConfig::with_cases(cases(10_000)))]
 
     /// B11: a queue that was served as early as it may be, and next time as late, waits for two
     /// budgets by its share, and one that was in its way.

@@ -27,7 +27,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
+    #![proptest_config(ProptestConfig::with_cases(cases(10_000)))]
 
     /// P26, P27, P29; the first and the last in the checks of the scheduler itself.
     #[test]

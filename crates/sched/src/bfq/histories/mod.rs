@@ -4,6 +4,7 @@ mod fairness;
 mod injecting;
 mod merging;
 mod places;
+mod slots;
 mod waiting;
 mod wakers;
 
@@ -14,6 +15,7 @@ use proptest::prelude::*;
 use super::select::INJECTED;
 use super::{Bfq, BfqTunables, Queueing};
 use crate::merge::MergeLimits;
+use crate::testing::cases;
 use crate::{Class, GroupId, Nanos, Next, Op, Priority, QueueId, Request, Scheduler, Tag, Weight};
 
 /// Queues of every world: three groups of different weight, three queues each.

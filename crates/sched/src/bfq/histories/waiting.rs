@@ -19,7 +19,7 @@ fn reason(bfq: &Bfq) -> Option<&'static str> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
+    #![proptest_config(ProptestConfig::with_cases(cases(10_000)))]
 
     /// B12, P19, P21, P22.
     #[test]

@@ -7,6 +7,7 @@ use super::super::BfqTunables;
 use super::super::burst::InBurst;
 use super::super::raise::WrKind;
 use super::{Rig, ms};
+use crate::testing::cases;
 use crate::{GroupId, Nanos, QueueId, Scheduler};
 
 /// Lets as many queues start in a group, with pauses between them; all are served at once.
@@ -143,7 +144,7 @@ fn a_restarted_daemon_raises_nobody_and_takes_nobody_for_a_burst() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
+    #![proptest_config(ProptestConfig::with_cases(cases(10_000)))]
 
     /// P17, P18: the count of a group goes on with pauses of 180 ms at most, and nobody else's
     /// queues matter.

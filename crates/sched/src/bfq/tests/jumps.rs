@@ -6,7 +6,7 @@ use std::vec::Vec;
 use super::super::raise::WrKind;
 use super::super::{Bfq, BfqTunables};
 use super::{Rig, ms};
-use crate::testing::Random;
+use crate::testing::{Random, cases};
 use crate::{
     GroupId, MergeLimits, Nanos, Next, Op, Priority, QueueId, Request, Scheduler, Tag, Weight,
 };
@@ -178,7 +178,7 @@ fn history(seed: u64, jump_at: usize, jump: Nanos) -> Vec<(u64, Option<Next>)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
+    #![proptest_config(ProptestConfig::with_cases(cases(10_000)))]
 
     /// X7.
     #[test]

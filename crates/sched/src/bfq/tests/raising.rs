@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::super::BfqTunables;
 use super::super::raise::WrKind;
 use super::{Rig, ms};
+use crate::testing::cases;
 use crate::{Class, Nanos, Priority, Scheduler};
 
 #[test]
@@ -55,7 +56,7 @@ fn a_group_is_forgiven_once_in_two_seconds_however_many_raises_begin_in_it() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
+    #![proptest_config(ProptestConfig::with_cases(cases(10_000)))]
 
     /// P14.
     #[test]

@@ -7,7 +7,7 @@ use super::super::burst::InBurst;
 use super::super::raise::WrKind;
 use super::super::{BfqTunables, Queueing};
 use super::{Rig, ms};
-use crate::testing::Random;
+use crate::testing::{Random, cases};
 use crate::{Nanos, Op, Scheduler};
 
 fn tunables(random: &mut Random) -> BfqTunables {
@@ -63,7 +63,7 @@ fn history(seed: u64) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
+    #![proptest_config(ProptestConfig::with_cases(cases(10_000)))]
 
     #[test]
     fn whatever_happens_raises_and_bursts_are_counted(seed: u64) {

@@ -6,7 +6,7 @@ use super::super::BfqTunables;
 use super::super::raise::WrKind;
 use super::super::softrt::{Batches, SoftRtRules};
 use super::{Rig, ms};
-use crate::testing::Random;
+use crate::testing::{Random, cases};
 use crate::{Nanos, Scheduler};
 
 /// The batch of the known vector: from 10 s on, complete at 10.020 s.
@@ -237,7 +237,7 @@ fn without_the_guard_a_halting_clock_makes_somebody_greedy_look_soft_real_time()
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
+    #![proptest_config(ProptestConfig::with_cases(cases(10_000)))]
 
     /// P13.
     #[test]
