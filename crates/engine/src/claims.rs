@@ -88,6 +88,11 @@ impl Claims {
         }
     }
 
+    /// Returns the requests with a claim that are not held.
+    pub(crate) fn at_device(&self) -> impl Iterator<Item = Tag> {
+        self.extents.iter().filter(|extent| !extent.held).map(|extent| extent.tag)
+    }
+
     /// Returns how many claims there are, held ones included.
     #[must_use]
     pub fn len(&self) -> usize {

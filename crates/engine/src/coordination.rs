@@ -148,7 +148,7 @@ impl Engine {
         helps.on -= u32::from(before != Urgency::None);
         helps.deadline = [helps.deadline, deadline].into_iter().flatten().min();
         if urgency != Urgency::None || before != Urgency::None {
-            for (priority, queue) in self.vms[vm.0 as usize].awaited() {
+            for (priority, queue) in self.groups.get(vm).queues.awaited() {
                 let is_meant = !marks || classify::is_preferred(priority);
                 let urgency = if is_meant { urgency } else { Urgency::None };
                 self.scheduler.set_urgency(now, queue, urgency);
@@ -156,8 +156,10 @@ impl Engine {
         }
     }
 
-    fn served(&self, vm: GroupId) -> u64 {
-        self.scheduler.group_report(vm).service_sectors
+    /// Returns the sectors dispatched for a VM by all elevators.
+    pub(crate) fn served(&self, vm: GroupId) -> u64 {
+        let group = self.groups.get(vm);
+        group.earlier_sectors + self.scheduler.group_report(group.known_as).service_sectors
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod control;
 mod dispatch;
+mod switch;
 
 pub use control::Limited;
 
@@ -13,11 +14,12 @@ use evenkeel_sched::{
 };
 
 use crate::blocks::{BlockConfig, Blocks};
-use crate::classify::{self, VmQueues};
+use crate::classify;
 use crate::coordination::Helps;
 use crate::disk::{Disk, DiskId, DiskReport, Durations};
+use crate::groups::{Group, Groups};
 use crate::request::{Geometry, Request, SECTOR_BYTES, Status};
-use crate::slots::{DeviceOp, Errno, Links, Parts, Place, Retired, Slot, Slots, Token};
+use crate::slots::{Carried, DeviceOp, Errno, Links, Parts, Place, Retired, Slot, Slots, Token};
 
 /// How an engine decides.
 #[derive(Clone, Debug)]
@@ -41,8 +43,9 @@ pub struct Engine {
     pub(crate) scheduler: Elevator,
     slots: Slots,
     disks: Vec<Option<Disk>>,
-    /// By group; tenants have an entry too, which stays empty.
-    pub(crate) vms: Vec<VmQueues>,
+    pub(crate) groups: Groups,
+    /// Commands at the device whose elevator is gone.
+    carried: Vec<Carried>,
     /// By group, its place in the tree of limits.
     nodes: Vec<NodeId>,
     gate: Gate,
@@ -74,7 +77,8 @@ impl Engine {
             scheduler: Elevator::new(now, &elevator),
             slots: Slots::default(),
             disks: Vec::new(),
-            vms: Vec::new(),
+            groups: Groups::default(),
+            carried: Vec::new(),
             nodes: vec![NodeId::ROOT],
             gate: Gate::new(),
             floors: Floors::new(),
@@ -94,25 +98,23 @@ impl Engine {
 
     /// Adds a group, a tenant or a VM, below `parent`.
     pub fn add_group(&mut self, now: Nanos, parent: GroupId, weight: Weight) -> GroupId {
-        let group = self.scheduler.add_group(now, parent, weight);
-        let entries = group.0 as usize + 1;
-        if self.vms.len() < entries {
-            self.vms.resize_with(entries, VmQueues::default);
-        }
-        self.vms[group.0 as usize] = VmQueues::default();
+        let above = self.groups.get(parent).known_as;
+        let known_as = self.scheduler.add_group(now, above, weight);
+        let group = self.groups.add(Group::new(parent, weight, known_as));
         self.add_node(parent, group, weight);
         group
     }
 
     /// Removes a group that has neither disks nor groups below it.
     pub fn remove_group(&mut self, now: Nanos, group: GroupId) {
-        let queues = core::mem::take(&mut self.vms[group.0 as usize]);
         self.helps.forget(group);
-        for queue in queues.iter() {
+        let node = self.nodes[group.0 as usize];
+        let group = self.groups.remove(group);
+        for queue in group.queues.iter() {
             self.scheduler.remove_queue(now, queue);
         }
-        self.scheduler.remove_group(now, group);
-        self.remove_node(now, self.nodes[group.0 as usize]);
+        self.scheduler.remove_group(now, group.known_as);
+        self.remove_node(now, node);
     }
 
     /// Says whether the I/O priorities that a VM's guest sends order its requests. They do unless
@@ -123,8 +125,10 @@ impl Engine {
 
     /// Changes the weight of a group.
     pub fn set_weight(&mut self, now: Nanos, group: GroupId, weight: Weight) {
-        self.scheduler.set_weight(now, group, weight);
         self.gate.set_weight(self.nodes[group.0 as usize], weight);
+        let group = self.groups.get_mut(group);
+        group.weight = weight;
+        self.scheduler.set_weight(now, group.known_as, weight);
     }
 
     /// Adds a disk of the VM `vm`, and gives it a place on the pool's address space.
@@ -175,6 +179,7 @@ impl Engine {
     pub fn submit(&mut self, now: Nanos, disk_id: DiskId, token: Token, request: &Request) -> Tag {
         let disk = self.disk_mut(disk_id);
         disk.outstanding += 1;
+        let vm = disk.vm;
         let sync = match request.op {
             Op::Read => true,
             Op::Write => disk.habit.on_write() || disk.write_through,
@@ -203,6 +208,7 @@ impl Engine {
             unmap: request.unmap,
             status: Status::Ok,
             next: None,
+            order: 0,
             segments: request.segments,
             priority,
             sync,
@@ -234,6 +240,7 @@ impl Engine {
             unmap: false,
             status: Status::Ok,
             next: None,
+            order: 0,
             segments: 0,
             priority: Priority::default(),
             sync: true,
@@ -254,11 +261,12 @@ impl Engine {
     /// command is completed.
     #[must_use]
     pub fn parts(&self, tag: Tag) -> Parts<'_> {
-        if self.slots.get(tag).place == Place::Scheduled {
-            let first = self.scheduler.first_part(tag);
-            return Parts { next: Some(first), links: Links::Scheduler(&self.scheduler) };
-        }
-        Parts { next: Some(tag), links: Links::Single }
+        let (first, links) = match self.slots.get(tag).place {
+            Place::Scheduled => (self.scheduler.first_part(tag), Links::Scheduler(&self.scheduler)),
+            Place::Carried => (self.first_carried(tag), Links::Slots(&self.slots)),
+            _ => (tag, Links::Single),
+        };
+        Parts { next: Some(first), links }
     }
 
     /// Says what became of a command.
@@ -276,8 +284,8 @@ impl Engine {
         self.disk_mut(slot.disk).in_flight -= 1;
         match (slot.place, outcome) {
             (Place::Flush, outcome) => self.complete_flush(now, tag, outcome),
-            (Place::Scheduled, Ok(())) => self.complete_whole(now, tag),
-            (Place::Scheduled, Err(errno)) => self.fail_whole(now, tag, errno),
+            (Place::Scheduled | Place::Carried, Ok(())) => self.complete_whole(now, tag),
+            (Place::Scheduled | Place::Carried, Err(errno)) => self.fail_whole(now, tag, errno),
             (Place::Alone, outcome) => self.complete_single(now, tag, outcome),
             (Place::Free | Place::Gated | Place::Retired, _) => {
                 unreachable!("the device completed {tag:?}, which it does not have")
@@ -355,7 +363,7 @@ impl Engine {
     #[must_use]
     pub fn report(&self, disk: DiskId) -> DiskReport {
         let disk = self.disk(disk);
-        let vm = self.scheduler.group_report(disk.vm);
+        let vm = self.scheduler.group_report(self.groups.get(disk.vm).known_as);
         let figures = &disk.figures;
         DiskReport {
             reads: figures.reads,
@@ -373,7 +381,7 @@ impl Engine {
             queue_time: Durations::from(&figures.queue_time),
             service_time: Durations::from(&figures.service_time),
             raised: vm.raised,
-            vm_service_sectors: vm.service_sectors,
+            vm_service_sectors: self.served(disk.vm),
         }
     }
 
@@ -387,8 +395,12 @@ impl Engine {
         let disks = || self.disks.iter().flatten();
         assert_eq!(disks().map(|disk| disk.outstanding).sum::<u32>(), self.slots.used());
         assert_eq!(disks().map(|disk| disk.in_flight).sum::<u32>(), self.in_flight);
-        assert!(self.in_flight <= self.depth);
         assert!(self.shown <= self.retired.len());
+        for carried in &self.carried {
+            assert_eq!(self.slots.get(carried.whole).place, Place::Carried);
+            assert_eq!(self.slots.get(carried.first).place, Place::Carried);
+        }
+        assert!(saturated(self.carried.len()) + self.scheduler.in_flight() <= self.in_flight);
         let stalled: usize = disks().map(|disk| disk.stalled.len()).sum();
         assert_eq!(stalled, self.stalled as usize);
         for disk in disks() {
@@ -425,11 +437,13 @@ impl Engine {
     }
 
     fn queue(&mut self, now: Nanos, vm: GroupId, priority: Priority, sync: bool) -> QueueId {
-        let place = self.vms[vm.0 as usize].slot(priority, sync);
+        let group = self.groups.get_mut(vm);
+        let known_as = group.known_as;
+        let place = group.queues.slot(priority, sync);
         if let Some(queue) = *place {
             return queue;
         }
-        let queue = *place.insert(self.scheduler.add_queue(now, vm, priority, sync));
+        let queue = *place.insert(self.scheduler.add_queue(now, known_as, priority, sync));
         if self.helps.is_any_on() {
             self.apply_help(now, vm);
         }
@@ -449,6 +463,18 @@ impl Engine {
         self.scheduler.insert(now, request);
     }
 
+    /// Lets whoever decided for a command forget it; its parts stand in `scratch` from then on.
+    fn take_apart(&mut self, now: Nanos, tag: Tag) {
+        let mut parts = core::mem::take(&mut self.scratch);
+        parts.clear();
+        parts.extend(self.parts(tag));
+        self.scratch = parts;
+        match self.slots.get(tag).place {
+            Place::Carried => self.drop_carried(tag),
+            _ => self.scheduler.complete(now, tag),
+        }
+    }
+
     /// Gives up a claim; who was held behind it goes next.
     fn release(&mut self, tag: Tag) {
         let disk = self.slots.get(tag).disk;
@@ -458,12 +484,12 @@ impl Engine {
 
     fn complete_whole(&mut self, now: Nanos, tag: Tag) {
         self.release(tag);
-        let mut part = Some(self.scheduler.first_part(tag));
-        while let Some(next) = part {
-            part = self.scheduler.next_part(next);
-            self.finish(now, tag, next, Status::Ok);
+        self.take_apart(now, tag);
+        let parts = core::mem::take(&mut self.scratch);
+        for &part in &parts {
+            self.finish(now, tag, part, Status::Ok);
         }
-        self.scheduler.complete(now, tag);
+        self.scratch = parts;
     }
 
     fn fail_whole(&mut self, now: Nanos, tag: Tag, errno: Errno) {
@@ -472,7 +498,7 @@ impl Engine {
             self.release(tag);
             self.take_from_scheduler(now, tag);
         } else {
-            self.scheduler.complete(now, tag);
+            self.take_apart(now, tag);
             self.slots.get_mut(tag).place = Place::Alone;
             self.complete_single(now, tag, Err(errno));
         }

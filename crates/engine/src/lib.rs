@@ -21,6 +21,7 @@ mod claims;
 mod classify;
 mod coordination;
 mod disk;
+mod groups;
 mod help;
 mod histogram;
 mod slots;

@@ -111,6 +111,8 @@ pub(crate) enum Place {
     Scheduled,
     /// At the gate: it would exceed a limit, and the scheduler has not heard of it.
     Gated,
+    /// At the device, alone or as a part, by the decision of an earlier elevator.
+    Carried,
     /// A flush; never with the scheduler.
     Flush,
     /// Sent once, failed, and on its own since: the scheduler has forgotten it.
@@ -134,12 +136,22 @@ pub(crate) struct Slot {
     pub place: Place,
     pub unmap: bool,
     pub status: Status,
-    /// Next part of a coalesced flush, or next free tag.
+    /// Next part of a coalesced flush or of a carried command, or next free tag.
     pub next: Option<Tag>,
+    /// Counts arrivals.
+    pub order: u64,
     pub segments: u16,
     pub priority: Priority,
     /// Whether somebody waits for it.
     pub sync: bool,
+}
+
+/// A command at the device whose elevator is gone; its parts are linked in their slots.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Carried {
+    pub whole: Tag,
+    /// The part with the lowest sector.
+    pub first: Tag,
 }
 
 impl Slot {
@@ -162,12 +174,15 @@ pub(crate) struct Slots {
     slots: Vec<Slot>,
     free: Option<Tag>,
     used: u32,
+    arrivals: u64,
 }
 
 impl Slots {
-    /// Stores a request and names it.
-    pub(crate) fn take(&mut self, slot: Slot) -> Tag {
+    /// Stores a request and names it; sets its `order`.
+    pub(crate) fn take(&mut self, mut slot: Slot) -> Tag {
         self.used += 1;
+        self.arrivals += 1;
+        slot.order = self.arrivals;
         if let Some(tag) = self.free {
             let place = &mut self.slots[index(tag)];
             self.free = place.next;
@@ -196,6 +211,13 @@ impl Slots {
         &mut self.slots[index(tag)]
     }
 
+    /// Returns every request of [`Place::Scheduled`], with its place in the order of arrival.
+    pub(crate) fn scheduled(&self) -> impl Iterator<Item = (u64, Tag)> {
+        let all = self.slots.iter().zip(0..);
+        let scheduled = all.filter(|(slot, _)| slot.place == Place::Scheduled);
+        scheduled.map(|(slot, index)| (slot.order, Tag(index)))
+    }
+
     /// Returns the number of tags in use.
     pub(crate) const fn used(&self) -> u32 {
         self.used
@@ -217,6 +239,8 @@ pub struct Parts<'a> {
 pub(crate) enum Links<'a> {
     /// Merged by the scheduler.
     Scheduler(&'a evenkeel_sched::Elevator),
+    /// Merged by an earlier elevator.
+    Slots(&'a Slots),
     /// On its own.
     Single,
 }
@@ -228,6 +252,7 @@ impl Iterator for Parts<'_> {
         let tag = self.next?;
         self.next = match self.links {
             Links::Scheduler(scheduler) => evenkeel_sched::Scheduler::next_part(scheduler, tag),
+            Links::Slots(slots) => slots.get(tag).next,
             Links::Single => None,
         };
         Some(tag)

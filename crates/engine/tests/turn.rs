@@ -6,7 +6,7 @@ use evenkeel_engine::{
     BlockConfig, BlockFigures, BlockSize, Command, DeviceOp, DiskId, Engine, EngineConfig, Errno,
     Geometry, Request, Responses, Status, Token,
 };
-use evenkeel_sched::{ElevatorConfig, GroupId, Kind, Nanos, Op, Weight};
+use evenkeel_sched::{ElevatorConfig, GroupId, Kind, Nanos, Op, Tag, Weight};
 use proptest::prelude::*;
 
 const SECTORS: u64 = 1 << 20;
@@ -225,6 +225,8 @@ enum Step {
     Flush { disk: usize },
     Complete { which: usize, outcome: u8 },
     Pass { us: u64 },
+    Switch { kind: Kind },
+    Depth { depth: u32 },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -239,13 +241,51 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+fn any_kind() -> impl Strategy<Value = Kind> {
+    (0..Kind::ALL.len()).prop_map(|index| Kind::ALL[index])
+}
+
+/// Steps with another elevator, and another depth, every now and then.
+fn step_or_switch() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        20 => step(),
+        2 => any_kind().prop_map(|kind| Step::Switch { kind }),
+        1 => (1..20_u32).prop_map(|depth| Step::Depth { depth }),
+    ]
+}
+
+/// What a guest asked for.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    disk: usize,
+    op: DeviceOp,
+    sector: u64,
+    nr_sectors: u32,
+    /// Commands dispatched before it came.
+    after: u64,
+}
+
+/// A command at the device.
+struct Sent {
+    command: Command,
+    parts: Vec<Tag>,
+    /// Counts commands.
+    number: u64,
+}
+
 /// The world around an engine, and what it must never see.
 struct World {
     engine: Engine,
     disks: Vec<DiskId>,
     now: Nanos,
-    at_device: Vec<Command>,
-    unanswered: BTreeMap<u64, (usize, Op, u64, u32)>,
+    depth: u32,
+    at_device: Vec<Sent>,
+    unanswered: BTreeMap<u64, Asked>,
+    /// What each tag stands for.
+    tags: BTreeMap<Tag, Asked>,
+    /// For each disk the number of the last flush that is done.
+    flushed: [u64; 3],
+    sent: u64,
     next_token: u64,
 }
 
@@ -260,8 +300,26 @@ impl World {
                 engine.add_disk(vm, geometry())
             })
             .to_vec();
-        let now = Nanos::ORIGIN;
-        Self { engine, disks, now, at_device: vec![], unanswered: BTreeMap::new(), next_token: 0 }
+        Self {
+            engine,
+            disks,
+            now: Nanos::ORIGIN,
+            depth,
+            at_device: vec![],
+            unanswered: BTreeMap::new(),
+            tags: BTreeMap::new(),
+            flushed: [0; 3],
+            sent: 0,
+            next_token: 0,
+        }
+    }
+
+    fn ask(&mut self, disk: usize, op: DeviceOp, sector: u64, nr_sectors: u32) -> Token {
+        let token = self.next_token;
+        self.next_token += 1;
+        let asked = Asked { disk, op, sector, nr_sectors, after: self.sent };
+        self.unanswered.insert(token, asked);
+        Token(token)
     }
 
     fn apply(&mut self, step: &Step) {
@@ -273,35 +331,52 @@ impl World {
                     _ => Op::Discard,
                 };
                 let request = Request { ioprio, ..request(op, sector, nr_sectors) };
-                let token = Token(self.next_token);
-                self.engine.submit(self.now, self.disks[disk], token, &request);
-                self.unanswered.insert(token.0, (disk, op, sector, nr_sectors));
-                self.next_token += 1;
+                let token = self.ask(disk, op.into(), sector, nr_sectors);
+                let tag = self.engine.submit(self.now, self.disks[disk], token, &request);
+                self.tags.insert(tag, self.unanswered[&token.0]);
             }
             Step::Flush { disk } => {
-                self.engine.flush(self.now, self.disks[disk], Token(self.next_token));
-                self.unanswered.insert(self.next_token, (disk, Op::Read, 0, 0));
-                self.next_token += 1;
+                let token = self.ask(disk, DeviceOp::Flush, 0, 0);
+                let tag = self.engine.flush(self.now, self.disks[disk], token);
+                self.tags.insert(tag, self.unanswered[&token.0]);
             }
             Step::Complete { which, outcome } if which < self.at_device.len() => {
-                let command = self.at_device.swap_remove(which);
                 let outcome = match outcome {
                     0 => Err(Errno(5)),
                     1 => Err(Errno::ENOSPC),
                     2 => Err(Errno::EOPNOTSUPP),
                     _ => Ok(()),
                 };
-                self.engine.complete(self.now, command.tag, outcome);
+                self.complete(which, outcome);
             }
             Step::Complete { .. } => {}
             Step::Pass { us } => self.now += Nanos::from_micros(us),
+            Step::Switch { kind } => {
+                let config = ElevatorConfig { kind, ..ElevatorConfig::default() };
+                self.engine.set_elevator(self.now, &config);
+                self.engine.check_invariants();
+            }
+            Step::Depth { depth } => {
+                self.depth = depth;
+                self.engine.set_depth(depth);
+            }
         }
         self.turn();
     }
 
+    fn complete(&mut self, which: usize, outcome: Result<(), Errno>) {
+        let Sent { command, parts, number } = self.at_device.swap_remove(which);
+        assert_eq!(self.engine.parts(command.tag).collect::<Vec<_>>(), parts, "parts are kept");
+        if command.op == DeviceOp::Flush {
+            let flushed = &mut self.flushed[self.tags[&command.tag].disk];
+            *flushed = number.max(*flushed);
+        }
+        self.engine.complete(self.now, command.tag, outcome);
+    }
+
     fn turn(&mut self) {
         while let Some(command) = self.engine.dispatch(self.now) {
-            for other in &self.at_device {
+            for Sent { command: other, .. } in &self.at_device {
                 let apart = other.disk != command.disk
                     || (other.op == DeviceOp::Read && command.op == DeviceOp::Read)
                     || other.op == DeviceOp::Flush
@@ -310,17 +385,37 @@ impl World {
                     || command.sector + u64::from(command.nr_sectors) <= other.sector;
                 assert!(apart, "{command:?} meets {other:?}");
             }
-            self.at_device.push(command);
+            let parts = self.check_parts(&command);
+            self.sent += 1;
+            self.at_device.push(Sent { command, parts, number: self.sent });
+            assert!(self.at_device.len() <= self.depth as usize, "more than the depth");
         }
         while let Some(answer) = self.engine.retire() {
-            let known = self.unanswered.remove(&answer.token.0);
-            let (disk, ..) = known.expect("answered twice, or never asked");
-            assert_eq!(self.disks[disk], answer.disk);
+            let asked = self.unanswered.remove(&answer.token.0);
+            let asked = asked.expect("answered twice, or never asked");
+            assert_eq!(self.disks[asked.disk], answer.disk);
+            self.tags.remove(&answer.tag);
+            let is_flushed = self.flushed[asked.disk] > asked.after;
+            assert!(asked.op != DeviceOp::Flush || is_flushed, "answered before it was flushed");
         }
         self.engine.check_invariants();
         if let Some(deadline) = self.engine.next_deadline() {
             assert!(deadline > self.now, "a deadline that dispatch has handled");
         }
+    }
+
+    /// A command is what its parts ask for, without a gap.
+    fn check_parts(&self, command: &Command) -> Vec<Tag> {
+        let parts: Vec<_> = self.engine.parts(command.tag).collect();
+        let mut sector = command.sector;
+        for tag in &parts {
+            let asked = self.tags[tag];
+            assert_eq!((self.disks[asked.disk], asked.op), (command.disk, command.op));
+            assert_eq!(asked.sector, sector, "{command:?} has a gap");
+            sector += u64::from(asked.nr_sectors);
+        }
+        assert_eq!(sector - command.sector, u64::from(command.nr_sectors));
+        parts
     }
 
     fn finish(mut self) {
@@ -329,8 +424,8 @@ impl World {
                 assert_eq!(self.engine.outstanding(), 0);
                 return;
             }
-            if let Some(command) = self.at_device.pop() {
-                self.engine.complete(self.now, command.tag, Ok(()));
+            if let Some(last) = self.at_device.len().checked_sub(1) {
+                self.complete(last, Ok(()));
             } else {
                 let deadline = self.engine.next_deadline();
                 self.now = deadline.expect("requests wait, nothing is at the device, no deadline");
@@ -363,7 +458,7 @@ proptest! {
 
     #[test]
     fn every_request_is_answered_exactly_once(
-        kind in prop_oneof![Just(Kind::None), Just(Kind::Noop), Just(Kind::Deadline), Just(Kind::Bfq)],
+        kind in any_kind(),
         depth in 1..20_u32,
         blocks in blocks(),
         steps in proptest::collection::vec(step(), 1..120),
@@ -373,6 +468,118 @@ proptest! {
             world.apply(step);
         }
         world.finish();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+    #[test]
+    fn no_switch_loses_repeats_or_reorders_anything(
+        kind in any_kind(),
+        depth in 1..20_u32,
+        steps in proptest::collection::vec(step_or_switch(), 1..120),
+    ) {
+        let mut world = World::new(kind, depth);
+        for step in &steps {
+            world.apply(step);
+        }
+        world.finish();
+    }
+}
+
+fn switch(engine: &mut Engine, now: Nanos, kind: Kind) {
+    engine.set_elevator(now, &ElevatorConfig { kind, ..ElevatorConfig::default() });
+    engine.check_invariants();
+}
+
+#[test]
+fn a_command_at_the_device_outlives_its_elevator_with_all_parts() {
+    for kind in Kind::ALL {
+        let (mut engine, disk) = one_disk(Kind::Bfq, 1);
+        let now = Nanos::ORIGIN;
+        for i in 0..3 {
+            engine.submit(now, disk, Token(i), &request(Op::Write, 8 * i, 8));
+        }
+        let whole = dispatched(&mut engine, now);
+        assert_eq!(whole[0].nr_sectors, 24);
+        switch(&mut engine, now, kind);
+        switch(&mut engine, now, Kind::Noop);
+        assert_eq!(engine.parts(whole[0].tag).count(), 3);
+        // Whoever overlaps still waits for it.
+        engine.set_depth(2);
+        engine.submit(now, disk, Token(9), &request(Op::Write, 4, 1));
+        assert_eq!(dispatched(&mut engine, now), []);
+        engine.complete(now, whole[0].tag, Err(Errno(5)));
+        let mut alone = Vec::new();
+        while let Some(single) = engine.dispatch(now) {
+            alone.push((single.sector, single.nr_sectors));
+            engine.complete(now, single.tag, Ok(()));
+        }
+        alone.sort_unstable();
+        assert_eq!(alone, [(0, 8), (4, 1), (8, 8), (16, 8)]);
+        let mut answers = retired(&mut engine);
+        answers.sort_unstable_by_key(|answer| answer.0);
+        assert_eq!(answers, [0, 1, 2, 9].map(|token| (token, Status::Ok)), "{kind}");
+    }
+}
+
+#[test]
+fn what_waits_reaches_the_new_elevator_in_the_order_of_arrival() {
+    for kind in Kind::ALL {
+        let (mut engine, disk) = one_disk(kind, 1);
+        let now = Nanos::ORIGIN;
+        engine.submit(now, disk, Token(0), &request(Op::Read, 0, 8));
+        let first = dispatched(&mut engine, now)[0];
+        let sectors = [900, 100, 908, 500, 92];
+        for (token, sector) in (1..).zip(sectors) {
+            engine.submit(now, disk, Token(token), &request(Op::Read, sector, 8));
+        }
+        switch(&mut engine, now, Kind::None);
+        engine.complete(now, first.tag, Ok(()));
+        for sector in sectors {
+            let next = dispatched(&mut engine, now)[0];
+            assert_eq!((next.sector, next.nr_sectors), (sector, 8), "{kind}");
+            engine.complete(now, next.tag, Ok(()));
+        }
+    }
+}
+
+#[test]
+fn groups_keep_their_names_weights_and_figures_across_switches() {
+    let mut engine = engine(Kind::None, 1);
+    let mut now = Nanos::ORIGIN;
+    let gone = engine.add_group(now, GroupId::ROOT, Weight::default());
+    let tenant = engine.add_group(now, GroupId::ROOT, Weight::new(300).expect("in range"));
+    engine.remove_group(now, gone);
+    // Takes the free name, so that the child stands before its parent.
+    let rich = engine.add_group(now, tenant, Weight::default());
+    let poor = engine.add_group(now, GroupId::ROOT, Weight::default());
+    assert_eq!(rich, gone);
+    let disks = [rich, poor].map(|vm| engine.add_disk(vm, geometry()));
+    for disk in disks {
+        for token in 0..4 {
+            engine.submit(now, disk, Token(token), &request(Op::Read, 1000 * token, 8));
+        }
+    }
+    switch(&mut engine, now, Kind::Cfq);
+    switch(&mut engine, now, Kind::Bfq);
+    let mut served = [0_u64; 2];
+    for _request in 0..4000 {
+        let command = dispatched(&mut engine, now)[0];
+        served[command.disk.0 as usize] += u64::from(command.nr_sectors);
+        now += Nanos::from_micros(100);
+        engine.complete(now, command.tag, Ok(()));
+        while let Some(answer) = engine.retire() {
+            let far = 8 * (served[0] + served[1]);
+            engine.submit(now, answer.disk, answer.token, &request(Op::Read, far, 8));
+        }
+    }
+    let share = 1000 * served[0] / (served[0] + served[1]);
+    assert!((730..=770).contains(&share), "{served:?}");
+    switch(&mut engine, now, Kind::Deadline);
+    for (disk, served) in disks.into_iter().zip(served) {
+        assert_eq!(engine.report(disk).vm_service_sectors, served);
     }
 }
 
@@ -432,18 +639,22 @@ fn under_load_a_block_is_all_that_gathered_and_its_answers_come_together() {
 
 #[test]
 fn the_largest_request_that_a_chain_can_describe_is_served() {
-    for kind in [Kind::None, Kind::Noop, Kind::Deadline, Kind::Bfq] {
+    for kind in Kind::ALL {
         let mut engine = engine(kind, 2);
         let vm = engine.add_group(Nanos::ORIGIN, GroupId::ROOT, Weight::default());
         let disk = engine.add_disk(vm, Geometry { sectors: 1 << 40, ..geometry() });
-        let now = Nanos::ORIGIN;
+        let mut now = Nanos::ORIGIN;
         for token in 0..3 {
             let far = (token << 30) | 8;
             engine.submit(now, disk, Token(token), &request(Op::Write, far, 1 << 23));
             engine.submit(now, disk, Token(10 + token), &request(Op::Read, far + 1, 1 << 23));
         }
         let mut served = 0;
-        while let Some(command) = engine.dispatch(now) {
+        while served < 6 {
+            let Some(command) = engine.dispatch(now) else {
+                now = engine.next_deadline().expect("requests wait");
+                continue;
+            };
             assert_eq!(command.nr_sectors, 1 << 23);
             engine.complete(now, command.tag, Ok(()));
             served += 1;

@@ -24,6 +24,7 @@
 use crate::merge::{End, Merge, MergeLimits, MergeRules};
 use crate::roster::Roster;
 use crate::table::{SortList, Table};
+use crate::tunable::{self, OutOfRange};
 use crate::{
     Class, GroupId, GroupReport, Insertion, Nanos, Next, Priority, QueueId, Request, Scheduler,
     Tag, Weight,
@@ -60,6 +61,25 @@ impl Default for DeadlineTunables {
             prio_aging_expire: Nanos::from_secs(10),
             legacy: false,
         }
+    }
+}
+
+impl DeadlineTunables {
+    /// Returns whether these values work.
+    ///
+    /// # Errors
+    ///
+    /// * [`OutOfRange`] -- use a value in the range that it names.
+    pub fn validate(&self) -> Result<(), OutOfRange> {
+        let most = (1 << 31) - 1;
+        let longest = Nanos::from_millis(most).0;
+        tunable::check([
+            ("read_expire", self.read_expire.0, 0, longest),
+            ("write_expire", self.write_expire.0, 0, longest),
+            ("writes_starved", self.writes_starved.into(), 0, most),
+            ("fifo_batch", self.fifo_batch.into(), 0, most),
+            ("prio_aging_expire", self.prio_aging_expire.0, 0, longest),
+        ])
     }
 }
 
@@ -243,6 +263,29 @@ impl Deadline {
             roster: Roster::new(),
             next_aged: None,
         }
+    }
+
+    /// Returns the tunables in force.
+    pub(crate) const fn tunables(&self) -> &DeadlineTunables {
+        &self.tunables
+    }
+
+    /// Changes everything but [`legacy`](DeadlineTunables::legacy), also for what waits already.
+    pub(crate) fn set_tunables(&mut self, tunables: DeadlineTunables) {
+        let before = self.tunables;
+        let after = DeadlineTunables { legacy: before.legacy, ..tunables };
+        self.table.change_expiry(|flavour| match flavour.is_write() {
+            true => (before.write_expire, after.write_expire),
+            false => (before.read_expire, after.read_expire),
+        });
+        for level in &mut self.levels {
+            level.batching = level.batching.min(after.fifo_batch.max(1));
+            level.starved = level.starved.min(after.writes_starved);
+        }
+        self.rules.front = after.front_merges;
+        self.tunables = after;
+        // Whoever asks for the next request learns the new one.
+        self.next_aged = None;
     }
 
     #[inline]

@@ -175,6 +175,41 @@ impl Elevator {
             }
         })
     }
+
+    /// Returns which one it is.
+    #[must_use]
+    pub const fn kind(&self) -> Kind {
+        match &self.0 {
+            Inner::Noop(noop) if noop.merges() => Kind::Noop,
+            Inner::Noop(_) => Kind::None,
+            Inner::Deadline(deadline) if deadline.tunables().legacy => Kind::DeadlineLegacy,
+            Inner::Deadline(_) => Kind::Deadline,
+            Inner::Anticipatory(_) => Kind::Anticipatory,
+            Inner::Kyber(_) => Kind::Kyber,
+            Inner::Cfq(_) => Kind::Cfq,
+            Inner::Bfq(_) => Kind::Bfq,
+        }
+    }
+
+    /// Changes the tunables of the elevator at work, with everything that waits where it is.
+    ///
+    /// Returns false, and does nothing, if `config` asks for another elevator; make a new one then.
+    /// How requests are merged and whether the device is rotational stay as they were. The tunables
+    /// are valid.
+    pub fn set_tunables(&mut self, _now: Nanos, config: &ElevatorConfig) -> bool {
+        if self.kind() != config.kind {
+            return false;
+        }
+        match &mut self.0 {
+            Inner::Noop(_) => {}
+            Inner::Deadline(deadline) => deadline.set_tunables(config.deadline),
+            Inner::Anticipatory(anticipatory) => anticipatory.set_tunables(config.anticipatory),
+            Inner::Kyber(kyber) => kyber.set_tunables(config.kyber),
+            Inner::Cfq(cfq) => cfq.set_tunables(config.cfq),
+            Inner::Bfq(_) => return false,
+        }
+        true
+    }
 }
 
 impl Scheduler for Elevator {

@@ -40,6 +40,11 @@ impl Noop {
         }
     }
 
+    /// Returns whether requests are merged.
+    pub(crate) const fn merges(&self) -> bool {
+        self.rules.is_some()
+    }
+
     /// Takes out a request that goes to the device.
     fn start(&mut self, index: u32) {
         self.fifo.remove(&mut self.table, index);

@@ -290,6 +290,15 @@ impl Table {
         }
     }
 
+    /// Moves the time at which each request is overdue, as `expire` changes from the first to the
+    /// second value for its flavour. O(all tags); for when an operator changes a tunable.
+    pub(crate) fn change_expiry(&mut self, expire: impl Fn(Flavour) -> (Nanos, Nanos)) {
+        for record in &mut self.records {
+            let (before, after) = expire(record.flavour);
+            record.fifo_time = record.fifo_time - before + after;
+        }
+    }
+
     /// Returns which of two waiting requests a head that stands at `last` visits first.
     #[inline]
     pub(crate) fn choose(

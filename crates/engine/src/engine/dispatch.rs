@@ -119,13 +119,7 @@ impl Engine {
     /// Takes a request that cannot go now out of the scheduler's hands. Its parts wait here, each
     /// on its own, for those who are in their way.
     pub(super) fn take_from_scheduler(&mut self, now: Nanos, tag: Tag) {
-        self.scratch.clear();
-        let mut part = Some(self.scheduler.first_part(tag));
-        while let Some(tag) = part {
-            self.scratch.push(tag);
-            part = self.scheduler.next_part(tag);
-        }
-        self.scheduler.complete(now, tag);
+        self.take_apart(now, tag);
         let parts = core::mem::take(&mut self.scratch);
         for &tag in &parts {
             let slot = self.slots.get_mut(tag);

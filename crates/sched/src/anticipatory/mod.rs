@@ -178,6 +178,24 @@ impl Anticipatory {
         }
     }
 
+    /// Changes the tunables, also for what waits already. The batch and the wait under way keep the
+    /// end that they have.
+    pub(crate) fn set_tunables(&mut self, tunables: AnticipatoryTunables) {
+        let expiry = |tunables: &AnticipatoryTunables, side| match side {
+            SYNC => (tunables.read_expire, tunables.read_batch_expire),
+            _ => (tunables.write_expire, tunables.write_batch_expire),
+        };
+        let before = self.tunables;
+        self.table.change_expiry(|flavour| {
+            let side = usize::from(flavour.sync());
+            (expiry(&before, side).0, expiry(&tunables, side).0)
+        });
+        for (index, side) in self.sides.iter_mut().enumerate() {
+            (side.expire, side.batch_expire) = expiry(&tunables, index);
+        }
+        self.tunables = tunables;
+    }
+
     /// Returns a waiting request as somebody who looks for near ones sees it.
     fn request_of(&self, tag: Tag) -> Request {
         let record = self.table.get(tag);

@@ -177,6 +177,23 @@ impl Cfq {
         }
     }
 
+    /// Changes the tunables, also for what waits already. The slice under way keeps its length.
+    pub(crate) fn set_tunables(&mut self, tunables: CfqTunables) {
+        let expire = |tunables: &CfqTunables, sync| match sync {
+            true => tunables.fifo_expire_sync,
+            false => tunables.fifo_expire_async,
+        };
+        let before = self.tunables;
+        self.table.change_expiry(|flavour| {
+            (expire(&before, flavour.sync()), expire(&tunables, flavour.sync()))
+        });
+        self.back_seek = BackSeek {
+            max_sectors: u64::from(tunables.back_seek_max_kib) * 2,
+            penalty: tunables.back_seek_penalty,
+        };
+        self.tunables = tunables;
+    }
+
     const fn is_queueing_flash(&self) -> bool {
         !self.rotational && self.queueing.is_on
     }

@@ -179,6 +179,11 @@ impl Kyber {
         }
     }
 
+    /// Changes the targets; depths follow them from the next adaptation on.
+    pub(crate) fn set_tunables(&mut self, tunables: KyberTunables) {
+        self.targets = [tunables.read_lat, tunables.write_lat, DISCARD_LAT];
+    }
+
     /// Adapts all depths if it is time.
     #[inline]
     fn adapt_if_due(&mut self, now: Nanos) {
