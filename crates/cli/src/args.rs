@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use evenkeel_wire::{Scheduler, Source, Trust, WEIGHT_MAX, check_name, parse_size};
+use evenkeel_wire::{Profile, Scheduler, Source, Trust, WEIGHT_MAX, check_name, parse_size};
 
 use crate::sim::SimArgs;
 
@@ -31,7 +31,7 @@ pub(crate) enum Command {
     Connect(ConnectArgs),
     /// Show what the disks of the running daemon do
     Status(StatusArgs),
-    /// Change a disk of the running daemon
+    /// Change weights, schedulers and tunables of the running daemon
     Set(SetArgs),
     /// Measure the scheduler, the data path, the shares, and the start of applications
     Bench(BenchArgs),
@@ -54,7 +54,8 @@ pub(crate) struct ServeArgs {
     pub(crate) disks: Vec<(String, Source)>,
     /// Read everything from a TOML file instead
     #[arg(long, value_name = "FILE", conflicts_with_all = [
-        "create", "preallocate", "weight", "read_only", "scheduler", "model", "depth", "trust"])]
+        "create", "preallocate", "weight", "read_only", "scheduler", "profile", "model", "depth",
+        "trust"])]
     pub(crate) config: Option<PathBuf>,
     /// Create images that do not exist, with this size (10G, 512M)
     #[arg(long, value_name = "SIZE", value_parser = size)]
@@ -69,9 +70,12 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) read_only: Vec<String>,
     /// Who decides which request goes next: none, noop, deadline, deadline-legacy, anticipatory,
-    /// kyber, cfq or bfq
-    #[arg(long, value_name = "NAME", default_value = "bfq", value_parser = str::parse::<Scheduler>)]
-    pub(crate) scheduler: Scheduler,
+    /// kyber, cfq or bfq [default: the profile's, else bfq]
+    #[arg(long, value_name = "NAME", value_parser = str::parse::<Scheduler>)]
+    pub(crate) scheduler: Option<Scheduler>,
+    /// Settings for a purpose: enterprise-storage, desktop, database, batch or streaming
+    #[arg(long, value_name = "NAME", value_parser = str::parse::<Profile>)]
+    pub(crate) profile: Option<Profile>,
     /// How far guests are believed: none, vm, interactive or soft-real-time. From interactive on
     /// each has a port, NAME.agent.sock, by which its agent asks for help
     #[arg(long, value_name = "LEVEL", default_value = "vm", value_parser = str::parse::<Trust>)]
@@ -156,14 +160,41 @@ pub(crate) struct StatusArgs {
 }
 
 #[derive(Args, Debug)]
-#[command(after_help = "Example:\n  evenkeel set web weight=300")]
+#[command(after_help = "Examples:\n  \
+    evenkeel set web weight=300                           the VM of a disk\n  \
+    evenkeel set --vm shop weight=50                      a VM\n  \
+    evenkeel set --group gold weight=500                  a group\n  \
+    evenkeel set --pool main scheduler=cfq depth=8        a pool\n  \
+    evenkeel set --pool main bfq.slice_idle=0 bfq.low_latency=false\n  \
+    evenkeel set --pool main --profile database\n  \
+    evenkeel set --pool main bfq.slice_idle=default profile=default\n\n\
+    What can be set:\n  \
+    of a disk, a VM or a group: weight=N, 1 to 1000\n  \
+    of a pool: scheduler=NAME, profile=NAME, depth=N, and every tunable as TABLE.NAME=VALUE\n  \
+    (bfq.*, deadline.*, anticipatory.*, kyber.*, cfq.*; docs/guide/configuration.md lists them)\n\n\
+    All settings of one call are made together or not at all; the guests' requests go on.\n\
+    They last until the daemon ends: write them into the configuration, too.")]
 pub(crate) struct SetArgs {
-    /// The disk
-    #[arg(value_parser = disk_name)]
-    pub(crate) name: String,
-    /// The new share of the disk's VM, 1 to 1000
-    #[arg(value_name = "weight=N", value_parser = weight_setting)]
-    pub(crate) weight: u32,
+    /// The disk, unless --pool, --vm or --group says what to change; then KEY=VALUE, or several
+    #[arg(value_name = "DISK|KEY=VALUE")]
+    pub(crate) words: Vec<String>,
+    /// Change a pool; may be left out beside the other options if there is only one
+    #[arg(long, value_name = "NAME", value_parser = disk_name)]
+    pub(crate) pool: Option<String>,
+    /// Change a VM of the pool
+    #[arg(long, value_name = "NAME", value_parser = disk_name, conflicts_with = "group")]
+    pub(crate) vm: Option<String>,
+    /// Change a group of the pool
+    #[arg(long, value_name = "NAME", value_parser = disk_name)]
+    pub(crate) group: Option<String>,
+    /// The same as scheduler=NAME
+    #[arg(long, value_name = "NAME", value_parser = str::parse::<Scheduler>,
+          conflicts_with_all = ["vm", "group"])]
+    pub(crate) scheduler: Option<Scheduler>,
+    /// The same as profile=NAME
+    #[arg(long, value_name = "NAME", value_parser = str::parse::<Profile>,
+          conflicts_with_all = ["vm", "group"])]
+    pub(crate) profile: Option<Profile>,
     #[command(flatten)]
     pub(crate) place: Place,
 }
@@ -258,14 +289,7 @@ fn named_weight(text: &str) -> Result<(String, u32), String> {
     Ok((name, weight(number)?))
 }
 
-fn weight_setting(text: &str) -> Result<u32, String> {
-    match text.split_once('=') {
-        Some(("weight", number)) => weight(number),
-        _ => Err("the weight is what can be set so far; write weight=300".to_owned()),
-    }
-}
-
-fn weight(text: &str) -> Result<u32, String> {
+pub(crate) fn weight(text: &str) -> Result<u32, String> {
     text.parse()
         .ok()
         .filter(|weight| (1..=WEIGHT_MAX).contains(weight))
@@ -298,9 +322,9 @@ mod tests {
 
     #[test]
     fn a_weight_is_a_number_from_1_to_1000() {
-        assert_eq!(weight_setting("weight=1000"), Ok(1000));
-        for wrong in ["weight=0", "weight=1001", "weight=", "weight", "colour=3"] {
-            assert_eq!(weight_setting(wrong).map_err(|_| ()), Err(()), "{wrong}");
+        assert_eq!(weight("1000"), Ok(1000));
+        for wrong in ["0", "1001", "", "-1", "x"] {
+            assert_eq!(weight(wrong).map_err(|_| ()), Err(()), "{wrong}");
         }
     }
 }

@@ -9,6 +9,7 @@ mod connect;
 mod failure;
 mod place;
 mod serve;
+mod set;
 mod sim;
 mod status;
 
@@ -32,7 +33,7 @@ fn run() -> Outcome<()> {
         Command::Bench(args) => bench::run(&args),
         Command::Connect(args) => connect::run(&args),
         Command::Serve(args) => serve::run(&args),
-        Command::Set(args) => status::set(&args),
+        Command::Set(args) => set::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Status(args) => status::run(&args),
     }

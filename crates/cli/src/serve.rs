@@ -77,6 +77,7 @@ fn from_arguments(args: &ServeArgs) -> Outcome<Config> {
     let mut problems = Vec::new();
     let mut pool = Pool {
         scheduler: args.scheduler,
+        profile: args.profile,
         depth: args.depth,
         model: args.model.clone(),
         trust: args.trust,

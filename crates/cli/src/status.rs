@@ -1,13 +1,13 @@
-//! `evenkeel status` and `evenkeel set`: the running daemon, seen and changed through its API.
+//! `evenkeel status`: the running daemon, seen through its API.
 
 use std::fmt::Write as _;
 
-use evenkeel_server::api::{Client, ClientError};
+use evenkeel_server::api::Client;
 use evenkeel_wire::agent::Level;
 use evenkeel_wire::format_size;
 use evenkeel_wire::status::{DiskStatus, Latency, PoolStatus, Status};
 
-use crate::args::{Format, SetArgs, StatusArgs};
+use crate::args::{Format, StatusArgs};
 use crate::failure::{Failure, Outcome};
 use crate::{place, print};
 
@@ -17,16 +17,6 @@ pub(crate) fn run(args: &StatusArgs) -> Outcome<()> {
         Format::Json => serde_json::to_string_pretty(&status).map_err(Failure::work)? + "\n",
         Format::Table => table(&status),
     })
-}
-
-pub(crate) fn set(args: &SetArgs) -> Outcome<()> {
-    let client = Client::new(&place::api(&args.place)?);
-    let disk = client.set_weight(&args.name, args.weight).map_err(|error| match error {
-        // The daemon says that the call itself was wrong.
-        ClientError::Refused { code: 400..=499, .. } => Failure::wrong_use(error),
-        _ => Failure::work(error),
-    })?;
-    print(&format!("{}: VM {} has weight {}\n", disk.name, disk.vm, disk.weight))
 }
 
 /// The columns: heading and width. Names go left, figures right.
@@ -66,13 +56,19 @@ fn table(status: &Status) -> String {
 fn heading(text: &mut String, pool: &PoolStatus) {
     let PoolStatus { name, scheduler, device, depth, in_flight, waiting, .. } = pool;
     let PoolStatus { block, responses, commands_per_block, requests_per_system_call, .. } = pool;
+    let profile = pool.profile.as_ref().map_or(String::new(), |name| format!(" ({name})"));
     let _infallible = writeln!(
         text,
-        "pool {name}: {scheduler} on {device}, {in_flight} of {depth} at the device, \
+        "pool {name}: {scheduler}{profile} on {device}, {in_flight} of {depth} at the device, \
          {waiting} waiting\n\
          blocks {block}, answers {responses}: {commands_per_block:.1} commands per block, \
          {requests_per_system_call:.1} requests per system call"
     );
+    if !pool.tunables.is_empty() {
+        let set: Vec<_> =
+            pool.tunables.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let _infallible = writeln!(text, "  {}", set.join(" "));
+    }
 }
 
 fn cells(disk: &DiskStatus) -> [String; COLUMNS.len()] {
@@ -113,6 +109,8 @@ fn row(text: &mut String, cells: &[String; COLUMNS.len()]) {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_wire::TunableValue;
+
     use super::*;
 
     #[test]
@@ -143,6 +141,14 @@ mod tests {
             disks: vec![disk],
             ..PoolStatus::default()
         };
+        let set = PoolStatus {
+            profile: Some("batch".to_owned()),
+            tunables: [("bfq.low_latency".to_owned(), TunableValue::Flag(false))].into(),
+            ..pool.clone()
+        };
+        let text = table(&Status { pools: vec![set], ..Status::default() });
+        assert!(text.starts_with("pool main: bfq (batch) on hdd, "), "{text}");
+        assert!(text.contains("\n  bfq.low_latency=false\n"), "{text}");
         let text = table(&Status { pools: vec![pool], ..Status::default() });
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "pool main: bfq on hdd, 0 of 32 at the device, 0 waiting");

@@ -108,7 +108,7 @@ impl Blocks {
         Self {
             size: match config.size {
                 BlockSize::Dynamic => BlockSize::Dynamic,
-                BlockSize::Static(size) => BlockSize::Static(size.clamp(1, max)),
+                BlockSize::Static(size) => BlockSize::Static(size.max(1)),
             },
             responses: match config.responses {
                 Responses::Subset(size) => Responses::Subset(size.max(1)),
@@ -126,6 +126,12 @@ impl Blocks {
         }
     }
 
+    /// Changes how many commands the device takes, at least 1. What is there already stays.
+    pub fn set_max(&mut self, max: u32) {
+        self.max = max.max(1);
+        self.grant = self.grant.min(self.max.saturating_sub(self.taken));
+    }
+
     /// Returns whether a command may go now; `waiting` counts those that could.
     #[inline]
     pub fn admits(&mut self, now: Nanos, waiting: impl FnOnce() -> u32) -> bool {
@@ -138,7 +144,7 @@ impl Blocks {
         let free = self.max - self.taken;
         self.grant = match self.size {
             BlockSize::Dynamic => free,
-            BlockSize::Static(size) => self.fill(now, size, free, waiting()),
+            BlockSize::Static(size) => self.fill(now, size.min(self.max), free, waiting()),
         };
         self.begins = true;
         self.shut = self.grant == 0;

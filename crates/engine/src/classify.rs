@@ -69,6 +69,11 @@ impl VmQueues {
         })
     }
 
+    /// Forgets every queue: the elevator that made them is gone.
+    pub(crate) fn forget(&mut self) {
+        self.queues = Self::default().queues;
+    }
+
     /// Returns every queue made so far.
     pub(crate) fn iter(&self) -> impl Iterator<Item = QueueId> {
         self.queues.iter().flatten().copied()

@@ -120,7 +120,7 @@ impl Engine {
     /// Says whether the I/O priorities that a VM's guest sends order its requests. They do unless
     /// told otherwise, and never beyond the VM.
     pub fn heed_priority(&mut self, vm: GroupId, heeds: bool) {
-        self.vms[vm.0 as usize].heeds_priority = heeds;
+        self.groups.get_mut(vm).queues.heeds_priority = heeds;
     }
 
     /// Changes the weight of a group.
@@ -179,14 +179,13 @@ impl Engine {
     pub fn submit(&mut self, now: Nanos, disk_id: DiskId, token: Token, request: &Request) -> Tag {
         let disk = self.disk_mut(disk_id);
         disk.outstanding += 1;
-        let vm = disk.vm;
         let sync = match request.op {
             Op::Read => true,
             Op::Write => disk.habit.on_write() || disk.write_through,
             Op::Discard | Op::WriteZeroes => disk.write_through,
         };
         let vm = disk.vm;
-        let priority = if self.vms[vm.0 as usize].heeds_priority {
+        let priority = if self.groups.get(vm).queues.heeds_priority {
             classify::priority(request.ioprio)
         } else {
             Priority::default()

@@ -6,7 +6,7 @@ use evenkeel_engine::{
     BlockConfig, BlockFigures, BlockSize, Command, DeviceOp, DiskId, Engine, EngineConfig, Errno,
     Geometry, Request, Responses, Status, Token,
 };
-use evenkeel_sched::{ElevatorConfig, GroupId, Kind, Nanos, Op, Tag, Weight};
+use evenkeel_sched::{CfqTunables, ElevatorConfig, GroupId, Kind, Nanos, Op, Tag, Weight};
 use proptest::prelude::*;
 
 const SECTORS: u64 = 1 << 20;
@@ -225,7 +225,8 @@ enum Step {
     Flush { disk: usize },
     Complete { which: usize, outcome: u8 },
     Pass { us: u64 },
-    Switch { kind: Kind },
+    Switch { kind: Kind, tuned: bool },
+    Tune { tuned: bool },
     Depth { depth: u32 },
 }
 
@@ -249,9 +250,33 @@ fn any_kind() -> impl Strategy<Value = Kind> {
 fn step_or_switch() -> impl Strategy<Value = Step> {
     prop_oneof![
         20 => step(),
-        2 => any_kind().prop_map(|kind| Step::Switch { kind }),
+        3 => (any_kind(), any::<bool>()).prop_map(|(kind, tuned)| Step::Switch { kind, tuned }),
+        2 => any::<bool>().prop_map(|tuned| Step::Tune { tuned }),
         1 => (1..20_u32).prop_map(|depth| Step::Depth { depth }),
     ]
+}
+
+/// Every elevator as far from its defaults as it goes.
+fn tuned_config(kind: Kind) -> ElevatorConfig {
+    let mut config = ElevatorConfig { kind, ..ElevatorConfig::default() };
+    config.deadline.read_expire = Nanos::ZERO;
+    config.deadline.write_expire = Nanos::from_millis(1);
+    config.deadline.writes_starved = 0;
+    config.deadline.fifo_batch = 0;
+    config.deadline.front_merges = false;
+    config.deadline.prio_aging_expire = Nanos::ZERO;
+    config.anticipatory.antic_expire = Nanos::ZERO;
+    config.anticipatory.read_expire = Nanos::ZERO;
+    config.anticipatory.read_batch_expire = Nanos::from_millis(1);
+    config.kyber.read_lat = Nanos::from_micros(1);
+    config.cfq = CfqTunables {
+        fifo_expire_sync: Nanos::from_millis(1),
+        ..CfqTunables::enterprise_storage()
+    };
+    config.bfq.slice_idle = Nanos::ZERO;
+    config.bfq.low_latency = false;
+    config.bfq.timeout_sync = Nanos::from_millis(5);
+    config
 }
 
 /// What a guest asked for.
@@ -278,6 +303,7 @@ struct World {
     engine: Engine,
     disks: Vec<DiskId>,
     now: Nanos,
+    kind: Kind,
     depth: u32,
     at_device: Vec<Sent>,
     unanswered: BTreeMap<u64, Asked>,
@@ -304,6 +330,7 @@ impl World {
             engine,
             disks,
             now: Nanos::ORIGIN,
+            kind,
             depth,
             at_device: vec![],
             unanswered: BTreeMap::new(),
@@ -351,17 +378,26 @@ impl World {
             }
             Step::Complete { .. } => {}
             Step::Pass { us } => self.now += Nanos::from_micros(us),
-            Step::Switch { kind } => {
-                let config = ElevatorConfig { kind, ..ElevatorConfig::default() };
-                self.engine.set_elevator(self.now, &config);
-                self.engine.check_invariants();
+            Step::Switch { kind, tuned } => {
+                self.kind = kind;
+                self.set_elevator(tuned);
             }
+            Step::Tune { tuned } => self.set_elevator(tuned),
             Step::Depth { depth } => {
                 self.depth = depth;
                 self.engine.set_depth(depth);
             }
         }
         self.turn();
+    }
+
+    fn set_elevator(&mut self, tuned: bool) {
+        let config = match tuned {
+            true => tuned_config(self.kind),
+            false => ElevatorConfig { kind: self.kind, ..ElevatorConfig::default() },
+        };
+        self.engine.set_elevator(self.now, &config);
+        self.engine.check_invariants();
     }
 
     fn complete(&mut self, which: usize, outcome: Result<(), Errno>) {
@@ -478,9 +514,10 @@ proptest! {
     fn no_switch_loses_repeats_or_reorders_anything(
         kind in any_kind(),
         depth in 1..20_u32,
+        blocks in blocks(),
         steps in proptest::collection::vec(step_or_switch(), 1..120),
     ) {
-        let mut world = World::new(kind, depth);
+        let mut world = World::new(kind, depth, blocks);
         for step in &steps {
             world.apply(step);
         }
@@ -565,7 +602,7 @@ fn groups_keep_their_names_weights_and_figures_across_switches() {
     switch(&mut engine, now, Kind::Cfq);
     switch(&mut engine, now, Kind::Bfq);
     let mut served = [0_u64; 2];
-    for _request in 0..4000 {
+    for _request in 0..40_000 {
         let command = dispatched(&mut engine, now)[0];
         served[command.disk.0 as usize] += u64::from(command.nr_sectors);
         now += Nanos::from_micros(100);

@@ -191,12 +191,19 @@ impl Elevator {
         }
     }
 
+    /// Changes how many requests the device takes at once.
+    pub fn set_depth(&mut self, depth: u32) {
+        if let Inner::Bfq(bfq) = &mut self.0 {
+            bfq.set_depth(depth);
+        }
+    }
+
     /// Changes the tunables of the elevator at work, with everything that waits where it is.
     ///
     /// Returns false, and does nothing, if `config` asks for another elevator; make a new one then.
-    /// How requests are merged and whether the device is rotational stay as they were. The tunables
+    /// How requests are merged, the depth, and whether the device is rotational stay as they were. The tunables
     /// are valid.
-    pub fn set_tunables(&mut self, _now: Nanos, config: &ElevatorConfig) -> bool {
+    pub fn set_tunables(&mut self, now: Nanos, config: &ElevatorConfig) -> bool {
         if self.kind() != config.kind {
             return false;
         }
@@ -206,7 +213,9 @@ impl Elevator {
             Inner::Anticipatory(anticipatory) => anticipatory.set_tunables(config.anticipatory),
             Inner::Kyber(kyber) => kyber.set_tunables(config.kyber),
             Inner::Cfq(cfq) => cfq.set_tunables(config.cfq),
-            Inner::Bfq(_) => return false,
+            Inner::Bfq(bfq) => {
+                bfq.set_tunables(now, config.bfq).expect("the tunables are valid");
+            }
         }
         true
     }

@@ -5,6 +5,8 @@
 //! | `GET /v1/status` | [`Status`] |
 //! | `GET /v1/disks/NAME` | [`DiskStatus`] |
 //! | `PUT /v1/disks/NAME/weight` with [`SetWeight`] | `DiskStatus` with the new weight |
+//! | `GET /v1/pools/NAME` | [`PoolStatus`] |
+//! | `PATCH /v1/pools/NAME` with a [`PoolChange`] | `PoolStatus` with what was changed |
 //!
 //! Whatever fails answers with an [`ApiError`] and a fitting HTTP status. The server runs on one
 //! thread of its own and asks the workers like everybody else, through [`Control`].
@@ -25,14 +27,14 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
 use axum::{Json, Router};
-use evenkeel_wire::WEIGHT_MAX;
-use evenkeel_wire::status::{ApiError, DiskStatus, SetWeight, Status};
+use evenkeel_wire::status::{ApiError, DiskStatus, PoolStatus, SetWeight, Status};
+use evenkeel_wire::{PoolChange, Problem, Problems, WEIGHT_MAX};
 use tokio::sync::oneshot;
 
 pub use client::{Client, ClientError};
 
-/// The longest body of a call; the only one there is has a few dozen bytes.
-const BODY_BYTES_MAX: usize = 4096;
+/// The longest body of a call: every tunable there is takes a fraction of it.
+const BODY_BYTES_MAX: usize = 16 << 10;
 
 /// What the API needs of the daemon. Calls may block for as long as a worker's turn takes.
 pub trait Control: Send + Sync + 'static {
@@ -45,14 +47,27 @@ pub trait Control: Send + Sync + 'static {
     ///
     /// What to answer; `weight` has been checked to be in range.
     fn set_weight(&self, disk: &str, weight: u32) -> Result<(), ControlError>;
+
+    /// Changes how a pool schedules, all or nothing.
+    ///
+    /// # Errors
+    ///
+    /// What to answer.
+    fn change_pool(&self, pool: &str, change: &PoolChange) -> Result<(), ControlError>;
 }
 
 /// Why the daemon did not do what it was told.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ControlError {
+    /// The change cannot be carried out.
+    #[error(transparent)]
+    Invalid(Problems),
     /// There is no disk of that name.
     #[error("no such disk")]
     NoSuchDisk,
+    /// There is no pool of that name.
+    #[error("no such pool")]
+    NoSuchPool,
     /// The daemon is ending.
     #[error("the daemon is shutting down")]
     Stopping,
@@ -166,11 +181,12 @@ fn router(control: Arc<dyn Control>) -> Router {
         .route("/v1/status", get(status))
         .route("/v1/disks/{name}", get(disk))
         .route("/v1/disks/{name}/weight", put(set_weight))
+        .route("/v1/pools/{name}", get(pool).patch(change_pool))
         .fallback(|| async {
             Failure::new(StatusCode::NOT_FOUND, "no such address", "see docs/guide/operating.md")
         })
         .method_not_allowed_fallback(|| async {
-            let remedy = "use GET to read and PUT to set";
+            let remedy = "use GET to read, PUT to set a weight, PATCH to change a pool";
             Failure::new(StatusCode::METHOD_NOT_ALLOWED, "not possible here", remedy)
         })
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
@@ -197,6 +213,52 @@ impl Failure {
         let remedy = "evenkeel status lists the disks";
         Self::new(StatusCode::NOT_FOUND, format!("no disk has the name {name}"), remedy)
             .of_field("name")
+    }
+
+    fn no_such_pool(name: &str) -> Self {
+        let remedy = "evenkeel status lists the pools";
+        Self::new(StatusCode::NOT_FOUND, format!("no pool has the name {name}"), remedy)
+            .of_field("name")
+    }
+
+    /// One mistake speaks for itself; several stand in the message, one a line.
+    fn invalid(problems: &Problems) -> Self {
+        let mut all = problems.iter();
+        match (all.next(), all.next()) {
+            (Some(only), None) => {
+                let error = format!("{}{}", said(only), only.problem);
+                let failure = Self::new(StatusCode::BAD_REQUEST, error, only.remedy.as_str());
+                if only.path.is_empty() { failure } else { failure.of_field(&only.path) }
+            }
+            _ => {
+                let lines: Vec<_> = problems.iter().map(|one| format!("\n  {one}")).collect();
+                let error = format!("{} mistakes:{}", lines.len(), lines.concat());
+                let remedy = "nothing was changed; correct them all";
+                Self::new(StatusCode::BAD_REQUEST, error, remedy)
+            }
+        }
+    }
+
+    fn control(error: &ControlError, name: &str) -> Self {
+        match error {
+            ControlError::Invalid(problems) => Self::invalid(problems),
+            ControlError::NoSuchDisk => Self::no_such_disk(name),
+            ControlError::NoSuchPool => Self::no_such_pool(name),
+            ControlError::Stopping => Self::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                error.to_string(),
+                "try again when it has started",
+            ),
+        }
+    }
+}
+
+/// Returns where a mistake is and what was written there, as the beginning of a message.
+fn said(problem: &Problem) -> String {
+    match (problem.path.is_empty(), problem.value.is_empty()) {
+        (true, _) => String::new(),
+        (false, true) => format!("{}: ", problem.path),
+        (false, false) => format!("{} = {}: ", problem.path, problem.value),
     }
 }
 
@@ -245,17 +307,35 @@ async fn set_weight(
         return Err(refuse(format!("weight {weight} is out of range")));
     }
     let disk = name.clone();
-    ask(Arc::clone(&control), move |control| control.set_weight(&disk, weight)).await?.map_err(
-        |error| match error {
-            ControlError::NoSuchDisk => Failure::no_such_disk(&name),
-            ControlError::Stopping => Failure::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                error.to_string(),
-                "try again when it has started",
-            ),
-        },
-    )?;
+    let done = ask(Arc::clone(&control), move |control| control.set_weight(&disk, weight)).await?;
+    done.map_err(|error| Failure::control(&error, &name))?;
     self::disk(State(control), UrlPath(name)).await
+}
+
+async fn pool(
+    State(control): State<Arc<dyn Control>>,
+    UrlPath(name): UrlPath<String>,
+) -> Result<Json<PoolStatus>, Failure> {
+    let status = ask(control, |control| control.status()).await?;
+    let pool = status.pool(&name).cloned();
+    pool.map(Json).ok_or_else(|| Failure::no_such_pool(&name))
+}
+
+async fn change_pool(
+    State(control): State<Arc<dyn Control>>,
+    UrlPath(name): UrlPath<String>,
+    body: Bytes,
+) -> Result<Json<PoolStatus>, Failure> {
+    let change = serde_json::from_slice(&body).map_err(|error| {
+        let remedy = "send a JSON object such as {\"scheduler\": \"cfq\"}";
+        Failure::new(StatusCode::BAD_REQUEST, error.to_string(), remedy)
+    })?;
+    let change = PoolChange::read(change).map_err(|problems| Failure::invalid(&problems))?;
+    let pool = name.clone();
+    let done =
+        ask(Arc::clone(&control), move |control| control.change_pool(&pool, &change)).await?;
+    done.map_err(|error| Failure::control(&error, &name))?;
+    self::pool(State(control), UrlPath(name)).await
 }
 
 #[cfg(test)]
@@ -263,19 +343,30 @@ mod tests {
     use std::io::{Read as _, Write as _};
     use std::sync::Mutex;
 
-    use evenkeel_wire::status::PoolStatus;
+    use evenkeel_wire::TunableValue;
 
     use super::*;
 
-    /// A daemon with one disk.
-    struct Fake(Mutex<u32>);
+    /// A daemon with one disk and one pool.
+    struct Fake(Mutex<u32>, Mutex<evenkeel_wire::Pool>);
+
+    impl Fake {
+        fn with(weight: u32) -> Arc<Self> {
+            Arc::new(Self(Mutex::new(weight), Mutex::default()))
+        }
+    }
 
     impl Control for Fake {
         fn status(&self) -> Status {
             let weight = *self.0.lock().unwrap();
             let disk = DiskStatus { name: "web".to_owned(), weight, ..DiskStatus::default() };
             Status {
-                pools: vec![PoolStatus { disks: vec![disk], ..PoolStatus::default() }],
+                pools: vec![PoolStatus {
+                    name: "main".to_owned(),
+                    tunables: self.1.lock().unwrap().tunables.written(),
+                    disks: vec![disk],
+                    ..PoolStatus::default()
+                }],
                 ..Status::default()
             }
         }
@@ -286,6 +377,14 @@ mod tests {
                 "late" => return Err(ControlError::Stopping),
                 _ => return Err(ControlError::NoSuchDisk),
             }
+            Ok(())
+        }
+
+        fn change_pool(&self, pool: &str, change: &PoolChange) -> Result<(), ControlError> {
+            if pool != "main" {
+                return Err(ControlError::NoSuchPool);
+            }
+            change.apply(&mut self.1.lock().unwrap());
             Ok(())
         }
     }
@@ -306,7 +405,7 @@ mod tests {
         }
 
         fn start(&self) -> Api {
-            Api::start(&self.socket(), Arc::new(Fake(Mutex::new(100)))).unwrap()
+            Api::start(&self.socket(), Fake::with(100)).unwrap()
         }
     }
 
@@ -352,12 +451,34 @@ mod tests {
     }
 
     #[test]
+    fn a_pool_is_changed_all_or_nothing() {
+        let dir = Dir::new("pool");
+        let _api = dir.start();
+        let client = Client::new(&dir.socket());
+        let change = serde_json::json!({"bfq": {"slice_idle": 3}});
+        let pool = client.change_pool("main", &change).unwrap();
+        assert_eq!(pool.tunables["bfq.slice_idle"], TunableValue::Number(3));
+        let wrong = serde_json::json!({"bfq": {"slice_idle": 4, "low_latency": 2}});
+        let (code, error) = refusal(client.change_pool("main", &wrong).unwrap_err());
+        assert_eq!((code, error.field.as_deref()), (400, Some("bfq.low_latency")));
+        assert_eq!(error.error, "bfq.low_latency = 2: neither true nor false");
+        let worse = serde_json::json!({"depth": 0, "profile": "games"});
+        let (code, error) = refusal(client.change_pool("main", &worse).unwrap_err());
+        assert_eq!((code, &error.field), (400, &None));
+        assert!(error.error.starts_with("2 mistakes:\n  depth = 0: "), "{error:?}");
+        let (code, _) = refusal(client.change_pool("minor", &change).unwrap_err());
+        assert_eq!(code, 404);
+        let pool = client.pool("main").unwrap();
+        assert_eq!(pool.tunables["bfq.slice_idle"], TunableValue::Number(3));
+    }
+
+    #[test]
     fn nonsense_gets_an_answer_and_the_api_lives_on() {
         let dir = Dir::new("nonsense");
         let _api = dir.start();
         let long = format!(
-            "PUT /v1/disks/web/weight HTTP/1.0\r\nContent-Length: 9999\r\n\r\n{}",
-            "x".repeat(9999)
+            "PUT /v1/disks/web/weight HTTP/1.0\r\nContent-Length: 99999\r\n\r\n{}",
+            "x".repeat(99999)
         );
         for (call, code) in [
             ("GET /nowhere HTTP/1.0\r\n\r\n", "404"),
@@ -367,6 +488,8 @@ mod tests {
                 "PUT /v1/disks/web/weight HTTP/1.0\r\nContent-Length: 28\r\n\r\n{\"weight\": 5, \"colour\": \"x\"}",
                 "400",
             ),
+            ("PATCH /v1/pools/main HTTP/1.0\r\nContent-Length: 2\r\n\r\n[]", "400"),
+            ("PATCH /v1/pools/main HTTP/1.0\r\nContent-Length: 2\r\n\r\n{]", "400"),
             (long.as_str(), "413"),
             ("\0\r\n\r\n", "400"),
         ] {
@@ -397,7 +520,7 @@ mod tests {
         let dir = Dir::new("stale");
         drop(UnixListener::bind(dir.socket()).unwrap());
         let _api = dir.start();
-        let second = Api::start(&dir.socket(), Arc::new(Fake(Mutex::new(1))));
+        let second = Api::start(&dir.socket(), Fake::with(1));
         assert_eq!(second.map(drop).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         assert_eq!(Client::new(&dir.socket()).disk("web").unwrap().weight, 100);
     }
@@ -406,7 +529,7 @@ mod tests {
     fn a_file_that_is_no_socket_is_left_alone() {
         let dir = Dir::new("file");
         fs::write(dir.socket(), "precious").unwrap();
-        let api = Api::start(&dir.socket(), Arc::new(Fake(Mutex::new(1))));
+        let api = Api::start(&dir.socket(), Fake::with(1));
         assert_eq!(api.map(drop).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(fs::read_to_string(dir.socket()).unwrap(), "precious");
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::time::Duration;
 
-use evenkeel_engine::{Ask, Geometry, HelpReport};
+use evenkeel_engine::{Ask, EngineConfig, Geometry, HelpReport};
 use evenkeel_sched::Weight;
 use rustix::event::EventfdFlags;
 
@@ -39,6 +39,8 @@ pub(crate) enum Command {
     Disconnect { disk: DiskIndex, reply: SyncSender<()> },
     /// Stops popping everywhere, finishes what was popped, flushes all backends, ends the worker.
     Drain { reply: SyncSender<()> },
+    /// Changes how the pool schedules, under load. Answered when it does so.
+    Reschedule { schedule: Box<Schedule>, reply: SyncSender<()> },
     /// Replaces the eventfd that interrupts the guest; `None` means that the guest polls.
     SetCall { disk: DiskIndex, index: u16, call: Option<OwnedFd> },
     /// Replaces the guest memory of all vrings of a disk. Requests that were popped before keep
@@ -60,6 +62,15 @@ pub(crate) enum Command {
     /// available index. Not answered if there is no such vring, which was sent when the worker was
     /// about to end: nobody knows its index then.
     StopVring { disk: DiskIndex, index: u16, reply: SyncSender<u16> },
+}
+
+/// How a pool schedules.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Schedule {
+    /// Elevator, tunables and depth; `None` leaves them as they are.
+    pub(crate) engine: Option<EngineConfig>,
+    /// New weights, by position in the pool's list of groups.
+    pub(crate) weights: Vec<(usize, Weight)>,
 }
 
 /// The worker has ended; nothing of its disks is served any more.

@@ -9,14 +9,14 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use evenkeel_engine::{BlockConfig, BlockSize, HelpPolicy};
-use evenkeel_sched::{BfqTunables, DeadlineTunables, ElevatorConfig, Kind, Nanos, Urgency, Weight};
+use evenkeel_sched::{Nanos, Urgency, Weight};
 use evenkeel_sim::ModelSpec;
 use evenkeel_wire::{
-    Block, Config, Disk, Pool, Problem, Problems, Responses, Rotational, Scheduler, Source, Trust,
-    Vm,
+    Block, Config, Disk, Pool, Problem, Problems, Responses, Rotational, Source, Trust, Vm,
 };
 
 use crate::backend;
+use crate::elevator::{check_elevator, elevator};
 use crate::worker::{GroupPlan, VmPlan};
 
 /// Commands at a device of flash at a time, unless the configuration says otherwise: about where
@@ -36,49 +36,55 @@ pub(crate) struct Plan {
 #[derive(Clone, Debug)]
 pub(crate) struct PoolPlan {
     pub(crate) name: String,
-    pub(crate) elevator: ElevatorConfig,
     pub(crate) model: Option<ModelSpec>,
     /// What the operator says; otherwise the model or the devices decide.
     pub(crate) rotational: Option<bool>,
-    pub(crate) depth: Option<u32>,
-    pub(crate) blocks: BlockPlan,
+    /// As the operator wrote it, for changes while it runs.
+    pub(crate) settings: Pool,
     pub(crate) groups: Vec<GroupPlan>,
     pub(crate) vms: Vec<VmPlan>,
+    pub(crate) names: GroupNames,
     pub(crate) disks: Vec<DiskPlan>,
 }
 
-impl PoolPlan {
-    /// Returns the depth, given what is known of the device.
-    pub(crate) fn depth(&self, rotational: bool, model_depth: Option<u32>) -> u32 {
-        let usual = if rotational { DEPTH_ROTATIONAL } else { DEPTH_FLASH };
-        self.depth.or(model_depth).unwrap_or(usual)
+/// Where the groups and VMs of a pool are in its list of groups.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct GroupNames {
+    /// Groups, parents before children.
+    pub(crate) groups: Vec<(String, usize)>,
+    /// VMs, in the order of their names.
+    pub(crate) vms: Vec<(String, usize)>,
+}
+
+impl GroupNames {
+    /// Returns the position of a name in one of the two lists.
+    pub(crate) fn find(names: &[(String, usize)], name: &str) -> Option<usize> {
+        names.iter().find(|(known, _)| known == name).map(|&(_, at)| at)
     }
 }
 
-/// How requests are handed to the device.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct BlockPlan {
-    pub(crate) size: Block,
-    pub(crate) responses: Responses,
+/// Returns how the engine of a pool hands requests to the device. One that answers each command
+/// takes the next as soon as it has a place: the kernel's queue is not the one block of a paper's
+/// interface.
+pub(crate) const fn blocks(pool: &Pool) -> BlockConfig {
+    BlockConfig {
+        size: match pool.block {
+            Block::Dynamic => BlockSize::Dynamic,
+            Block::Static(size) => BlockSize::Static(size),
+        },
+        responses: match pool.responses {
+            Responses::Each => evenkeel_engine::Responses::Each,
+            Responses::Block => evenkeel_engine::Responses::Block,
+            Responses::Subset(size) => evenkeel_engine::Responses::Subset(size),
+        },
+        one_at_a_time: false,
+    }
 }
 
-impl BlockPlan {
-    /// Returns what the engine makes of it. One that answers each command takes the next as soon
-    /// as it has a place: the kernel's queue is not the one block of a paper's interface.
-    pub(crate) const fn config(self) -> BlockConfig {
-        BlockConfig {
-            size: match self.size {
-                Block::Dynamic => BlockSize::Dynamic,
-                Block::Static(size) => BlockSize::Static(size),
-            },
-            responses: match self.responses {
-                Responses::Each => evenkeel_engine::Responses::Each,
-                Responses::Block => evenkeel_engine::Responses::Block,
-                Responses::Subset(size) => evenkeel_engine::Responses::Subset(size),
-            },
-            one_at_a_time: false,
-        }
-    }
+/// Returns the depth of a pool, given what is known of the device.
+pub(crate) fn depth(chosen: Option<u32>, rotational: bool, model_depth: Option<u32>) -> u32 {
+    let usual = if rotational { DEPTH_ROTATIONAL } else { DEPTH_FLASH };
+    chosen.or(model_depth).unwrap_or(usual)
 }
 
 /// A disk to serve.
@@ -174,41 +180,32 @@ fn plan_pool(name: &str, pool: &Pool, problems: &mut Vec<Problem>) -> PoolPlan {
         let parsed = text.parse::<ModelSpec>();
         parsed.map_err(|error| problems.push(model_problem(&path, text, &error))).ok()
     });
-    let bfq = bfq(&pool.bfq);
-    if let Err(error) = bfq.validate() {
-        let what = "these values do not work together";
-        problems.push(Problem::new(format!("{path}.bfq"), "", what, error.to_string()));
-    }
-    let (groups, vms) = plan_groups(pool);
+    problems.extend(check_elevator(&path, &elevator(pool)));
+    let (groups, names) = plan_groups(pool);
     let disks = pool.disks.iter().map(|(disk_name, disk)| {
         let vm = pool.vm_of(disk_name);
         // A VM that does not exist is among `problems` already.
-        let group = vms.iter().find(|(known, _)| known == vm).map_or(0, |&(_, group)| group);
+        let group = GroupNames::find(&names.vms, vm).unwrap_or(0);
         plan_disk(disk_name, disk, vm, group)
     });
+    let disks = disks.collect();
     let all_vms = pool.all_vms();
-    let plan_vm = |(vm, group): (String, usize)| {
-        let settings = all_vms.get(&vm).expect("planned from the same VMs");
-        plan_vm(vm, group, settings, pool.trust)
+    let plan_vm = |(vm, group): &(String, usize)| {
+        let settings = all_vms.get(vm).expect("planned from the same VMs");
+        plan_vm(vm.clone(), *group, settings, pool.trust)
     };
     PoolPlan {
         name: name.to_owned(),
-        elevator: ElevatorConfig {
-            kind: kind(pool.scheduler),
-            deadline: deadline(&pool.deadline),
-            bfq,
-            ..ElevatorConfig::default()
-        },
         rotational: match pool.rotational {
             Rotational::Auto => None,
             Rotational::Yes => Some(true),
             Rotational::No => Some(false),
         },
-        depth: pool.depth,
-        blocks: BlockPlan { size: pool.block, responses: pool.responses },
+        settings: pool.clone(),
         groups,
-        disks: disks.collect(),
-        vms: vms.into_iter().map(plan_vm).collect(),
+        vms: names.vms.iter().map(plan_vm).collect(),
+        names,
+        disks,
         model,
     }
 }
@@ -222,26 +219,24 @@ fn model_problem(path: &str, text: &str, error: &evenkeel_sim::ModelError) -> Pr
     )
 }
 
-/// Returns the pool's tree in an order in which it can be made, and where each VM is in it.
-fn plan_groups(pool: &Pool) -> (Vec<GroupPlan>, Vec<(String, usize)>) {
+/// Returns the pool's tree in an order in which it can be made, and where everybody is in it.
+fn plan_groups(pool: &Pool) -> (Vec<GroupPlan>, GroupNames) {
     let mut plans = Vec::new();
-    let mut tenants: Vec<(&str, usize)> = Vec::new();
-    let at = |tenants: &[(&str, usize)], parent: &Option<String>| {
-        let parent = parent.as_deref()?;
-        tenants.iter().find(|(name, _)| *name == parent).map(|&(_, at)| at)
+    let mut names = GroupNames::default();
+    let at = |names: &GroupNames, parent: &Option<String>| {
+        GroupNames::find(&names.groups, parent.as_deref()?)
     };
     for (name, group) in pool.groups_top_down() {
-        let parent = at(&tenants, &group.parent);
-        tenants.push((name, plans.len()));
+        let parent = at(&names, &group.parent);
+        names.groups.push((name.to_owned(), plans.len()));
         plans.push(GroupPlan { parent, weight: weight(group.weight) });
     }
-    let mut vms = Vec::new();
     for (name, vm) in pool.all_vms() {
-        let parent = at(&tenants, &vm.group);
-        vms.push((name, plans.len()));
+        let parent = at(&names, &vm.group);
+        names.vms.push((name, plans.len()));
         plans.push(GroupPlan { parent, weight: weight(vm.weight) });
     }
-    (plans, vms)
+    (plans, names)
 }
 
 fn plan_vm(name: String, group: usize, vm: &Vm, pool_trust: Trust) -> VmPlan {
@@ -299,58 +294,6 @@ fn plan_disk(name: &str, disk: &Disk, vm: &str, group: usize) -> DiskPlan {
 /// Returns a weight; one out of range is among the problems already.
 fn weight(value: u32) -> Weight {
     Weight::new(u64::from(value)).unwrap_or_default()
-}
-
-const fn kind(scheduler: Scheduler) -> Kind {
-    match scheduler {
-        Scheduler::None => Kind::None,
-        Scheduler::Noop => Kind::Noop,
-        Scheduler::Deadline => Kind::Deadline,
-        Scheduler::DeadlineLegacy => Kind::DeadlineLegacy,
-        Scheduler::Anticipatory => Kind::Anticipatory,
-        Scheduler::Kyber => Kind::Kyber,
-        Scheduler::Cfq => Kind::Cfq,
-        Scheduler::Bfq => Kind::Bfq,
-    }
-}
-
-fn millis(value: Option<u32>, default: Nanos) -> Nanos {
-    value.map_or(default, |ms| Nanos::from_millis(u64::from(ms)))
-}
-
-fn deadline(wire: &evenkeel_wire::Deadline) -> DeadlineTunables {
-    let default = DeadlineTunables::default();
-    DeadlineTunables {
-        read_expire: millis(wire.read_expire_ms, default.read_expire),
-        write_expire: millis(wire.write_expire_ms, default.write_expire),
-        writes_starved: wire.writes_starved.unwrap_or(default.writes_starved),
-        fifo_batch: wire.fifo_batch.unwrap_or(default.fifo_batch),
-        front_merges: wire.front_merges.unwrap_or(default.front_merges),
-        prio_aging_expire: millis(wire.prio_aging_expire_ms, default.prio_aging_expire),
-        ..default
-    }
-}
-
-fn bfq(wire: &evenkeel_wire::Bfq) -> BfqTunables {
-    let default = BfqTunables::default();
-    BfqTunables {
-        slice_idle: wire
-            .slice_idle_us
-            .map_or(default.slice_idle, |us| Nanos::from_micros(u64::from(us))),
-        strict_guarantees: wire.strict_guarantees.unwrap_or(default.strict_guarantees),
-        kernel_compat: wire.kernel_compat.unwrap_or(default.kernel_compat),
-        injection: wire.injection.unwrap_or(default.injection),
-        merge_queues: wire.merge_queues.unwrap_or(default.merge_queues),
-        stable_merge: wire.stable_merge.unwrap_or(default.stable_merge),
-        back_seek_max_kib: wire.back_seek_max_kib.unwrap_or(default.back_seek_max_kib),
-        back_seek_penalty: wire.back_seek_penalty.unwrap_or(default.back_seek_penalty),
-        fifo_expire_sync: millis(wire.fifo_expire_sync_ms, default.fifo_expire_sync),
-        fifo_expire_async: millis(wire.fifo_expire_async_ms, default.fifo_expire_async),
-        timeout_sync: millis(wire.timeout_sync_ms, default.timeout_sync),
-        max_budget_sectors: wire.max_budget_sectors.unwrap_or(default.max_budget_sectors),
-        low_latency: wire.low_latency.unwrap_or(default.low_latency),
-        ..default
-    }
 }
 
 #[cfg(test)]
@@ -422,14 +365,9 @@ mod tests {
 
     #[test]
     fn the_depth_comes_from_the_operator_then_the_model_then_the_device() {
-        let mut config = config("[pools.p.disks.x]\npath = \"x.img\"\n");
-        let depth = |config: &Config, rotational, model| {
-            plan(config, Path::new("/run")).unwrap().pools[0].depth(rotational, model)
-        };
-        assert_eq!(depth(&config, false, None), DEPTH_FLASH);
-        assert_eq!(depth(&config, true, None), DEPTH_ROTATIONAL);
-        assert_eq!(depth(&config, true, Some(1)), 1);
-        config.pools.get_mut("p").unwrap().depth = Some(9);
-        assert_eq!(depth(&config, true, Some(1)), 9);
+        assert_eq!(depth(None, false, None), DEPTH_FLASH);
+        assert_eq!(depth(None, true, None), DEPTH_ROTATIONAL);
+        assert_eq!(depth(None, true, Some(1)), 1);
+        assert_eq!(depth(Some(9), true, Some(1)), 9);
     }
 }

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use evenkeel_sched::Weight;
 use evenkeel_wire::status::Status;
-use evenkeel_wire::{Config, Problems};
+use evenkeel_wire::{Config, PoolChange, Problems};
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 
 use crate::agents::{self, Home, Port};
@@ -230,6 +230,15 @@ impl Control for Daemon {
         pool.worker
             .send(Command::SetWeight { disk: served.session.index, weight })
             .map_err(|_gone| ControlError::Stopping)
+    }
+
+    fn change_pool(&self, name: &str, change: &PoolChange) -> Result<(), ControlError> {
+        let pools = lock(&self.pools);
+        if pools.is_empty() {
+            return Err(ControlError::Stopping);
+        }
+        let pool = pools.iter().find(|pool| pool.name == name);
+        pool.ok_or(ControlError::NoSuchPool)?.change(change)
     }
 }
 

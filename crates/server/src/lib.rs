@@ -13,6 +13,7 @@ mod clock;
 mod command;
 mod config;
 mod daemon;
+mod elevator;
 mod features;
 #[cfg(test)]
 mod guest;
@@ -22,6 +23,7 @@ mod inflight;
 mod memory;
 mod model;
 mod pool;
+mod scheduling;
 mod session;
 #[expect(unsafe_code, reason = "a signal handler works on raw addresses")]
 mod sigbus;

@@ -7,14 +7,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 
-use evenkeel_engine::{EngineConfig, SECTOR_BYTES};
-use evenkeel_sched::Queueing;
+use evenkeel_engine::SECTOR_BYTES;
+use evenkeel_wire::PoolChange;
 use evenkeel_wire::status::{DiskStatus, PoolStatus};
 
+use crate::api::ControlError;
 use crate::backend::{Backend, LOCK_PATIENCE, OpenError};
 use crate::command::{self, Command, DiskIndex, SessionDisk, WorkerGone, WorkerHandle};
-use crate::config::{BlockPlan, DiskPlan, PoolPlan};
+use crate::config::{DiskPlan, PoolPlan};
 use crate::model::Modelled;
+use crate::scheduling::{Device, Scheduling};
 use crate::worker::{self, Worker};
 
 /// Most data segments of a request, which QEMU's default of 128 descriptors holds with header and
@@ -38,10 +40,8 @@ pub(crate) struct Pool {
     pub(crate) name: String,
     pub(crate) worker: WorkerHandle,
     pub(crate) disks: Vec<Arc<Served>>,
-    scheduler: String,
+    schedule: Scheduling,
     device: String,
-    depth: u32,
-    blocks: BlockPlan,
     thread: JoinHandle<()>,
 }
 
@@ -82,7 +82,8 @@ impl Pool {
             Some(model) => model.rotational(),
             None => backends.iter().any(Backend::rotational),
         });
-        let depth = plan.depth(rotational, model.as_ref().map(Modelled::depth));
+        let model_depth = model.as_ref().map(Modelled::depth);
+        let schedule = Scheduling::new(plan, Device { rotational, model_depth });
         let device = plan.model.as_ref().map_or_else(|| "real".to_owned(), ToString::to_string);
         if model.is_some() {
             tracing::warn!(
@@ -100,12 +101,10 @@ impl Pool {
                 Arc::new(serve(disk, backend, DiskIndex(index), &worker, socket_dir))
             })
             .collect();
-        let mut elevator = plan.elevator.clone();
-        elevator.rotational = rotational;
-        elevator.bfq.queueing = if depth > 1 { Queueing::Yes } else { Queueing::No };
-        let kind = elevator.kind;
+        let engine = schedule.engine(&plan.settings);
+        let (kind, depth) = (engine.elevator.kind, engine.depth);
         let worker_plan = worker::Plan {
-            engine: EngineConfig { elevator, depth, blocks: plan.blocks.config() },
+            engine,
             model,
             groups: plan.groups.clone(),
             vms: plan.vms.clone(),
@@ -113,34 +112,39 @@ impl Pool {
         };
         let thread = spawn(&plan.name, worker_plan, inbox).map_err(system)?;
         tracing::info!(pool = plan.name, scheduler = %kind, device, depth, rotational, "pool ready");
-        Ok(Self {
-            name: plan.name.clone(),
-            worker,
-            disks,
-            scheduler: kind.to_string(),
-            device,
-            depth,
-            blocks: plan.blocks,
-            thread,
-        })
+        Ok(Self { name: plan.name.clone(), worker, disks, schedule, device, thread })
     }
 
     /// Returns the pool's document, without figures if the worker has ended.
     pub(crate) fn status(&self) -> PoolStatus {
         let mut status = PoolStatus {
             name: self.name.clone(),
-            scheduler: self.scheduler.clone(),
             device: self.device.clone(),
-            depth: self.depth,
-            block: self.blocks.size.to_string(),
-            responses: self.blocks.responses.to_string(),
             disks: self.disks.iter().map(|disk| disk.status()).collect(),
             ..PoolStatus::default()
         };
+        self.schedule.fill(&mut status);
         if let Ok(figures) = self.worker.ask(|reply| Command::Snapshot { reply }) {
+            self.schedule.fill_weights(&mut status, &figures.weights);
             figures.fill(&mut status);
         }
         status
+    }
+
+    /// Changes how the pool schedules, all or nothing. Requests go on meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// * [`ControlError::Invalid`]: every mistake.
+    /// * [`ControlError::Stopping`]: the worker has ended.
+    pub(crate) fn change(&self, change: &PoolChange) -> Result<(), ControlError> {
+        let (settings, schedule) = self.schedule.plan(change).map_err(ControlError::Invalid)?;
+        self.worker
+            .ask(|reply| Command::Reschedule { schedule: Box::new(schedule), reply })
+            .map_err(|_gone| ControlError::Stopping)?;
+        tracing::info!(pool = self.name, scheduler = %settings.scheduler(), "rescheduled");
+        self.schedule.settle(settings);
+        Ok(())
     }
 
     /// Finishes what guests have asked for, makes it durable, and ends the worker.

@@ -17,6 +17,8 @@ pub(crate) struct PoolFigures {
     pub(crate) blocks: BlockFigures,
     /// Entries into the kernel by the ring.
     pub(crate) system_calls: u64,
+    /// By position in the pool's list of groups.
+    pub(crate) weights: Vec<Weight>,
     /// By disk index.
     pub(crate) disks: Vec<DiskFigures>,
 }

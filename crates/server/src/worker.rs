@@ -21,7 +21,7 @@ use libc::iovec;
 
 use crate::backend::Backend;
 use crate::clock::Clock;
-use crate::command::{Command, DiskIndex, Inbox};
+use crate::command::{Command, DiskIndex, Inbox, Schedule};
 use crate::guests::Guests;
 use crate::model::Modelled;
 use crate::slots::{Origin, Progress, Slots};
@@ -390,15 +390,17 @@ impl Worker {
                 }
                 self.draining = Some(reply);
             }
+            Command::Reschedule { schedule, reply } => {
+                self.reschedule(now, &schedule);
+                let _nobody_waits = reply.try_send(());
+            }
             Command::SetCall { disk, index, call } => self.guests.set_call(disk, index, call),
             Command::SetMemory { disk, memory, reply } => {
                 self.guests.set_memory(disk, &memory);
                 let _nobody_waits = reply.try_send(());
             }
             Command::SetWeight { disk, weight } => {
-                let (group, old) = &mut self.groups[self.disks[disk.0 as usize].group];
-                *old = weight;
-                self.engine.set_weight(now, *group, weight);
+                self.set_weight(now, self.disks[disk.0 as usize].group, weight);
             }
             Command::SetWriteThrough { disk, write_through, reply } => {
                 self.engine.set_write_through(DiskId(disk.0), write_through);
@@ -420,6 +422,22 @@ impl Worker {
         Ok(())
     }
 
+    fn set_weight(&mut self, now: Nanos, group: usize, weight: Weight) {
+        let (group, old) = &mut self.groups[group];
+        *old = weight;
+        self.engine.set_weight(now, *group, weight);
+    }
+
+    fn reschedule(&mut self, now: Nanos, schedule: &Schedule) {
+        if let Some(config) = &schedule.engine {
+            self.engine.set_depth(config.depth);
+            self.engine.set_elevator(now, &config.elevator);
+        }
+        for &(group, weight) in &schedule.weights {
+            self.set_weight(now, group, weight);
+        }
+    }
+
     fn figures(&self) -> PoolFigures {
         let in_flight = self.engine.in_flight();
         let disks = self.disks.iter().map(|disk| DiskFigures {
@@ -433,6 +451,7 @@ impl Worker {
             waiting: self.engine.outstanding().saturating_sub(in_flight),
             blocks: self.engine.block_figures(),
             system_calls: self.ring.system_calls(),
+            weights: self.groups.iter().map(|&(_, weight)| weight).collect(),
             disks: disks.collect(),
         }
     }

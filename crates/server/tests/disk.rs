@@ -45,7 +45,7 @@ impl Drop for Scratch {
 
 fn pool(disk: Disk) -> Pool {
     Pool {
-        scheduler: Scheduler::Noop,
+        scheduler: Some(Scheduler::Noop),
         disks: [("disk".to_owned(), disk)].into(),
         ..Pool::default()
     }

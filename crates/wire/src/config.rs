@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::blocks::{Block, Responses};
+use crate::profile::Profile;
+use crate::tunables::Tunables;
 
 /// The weight of whoever does not say: the middle of a scale from 1 to [`WEIGHT_MAX`].
 pub const DEFAULT_WEIGHT: u32 = 100;
@@ -35,8 +37,10 @@ pub struct Config {
 /// Disks that share one physical device, and how they share it.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Pool {
-    /// Who decides which request goes next.
-    pub scheduler: Scheduler,
+    /// Who decides which request goes next. Default: the profile's choice, else `bfq`.
+    pub scheduler: Option<Scheduler>,
+    /// Settings for a purpose; everything that is written beside it wins.
+    pub profile: Option<Profile>,
     /// The most commands at the device at a time. Default: the device's or the model's own.
     pub depth: Option<u32>,
     /// How many requests go to the device together.
@@ -47,10 +51,8 @@ pub struct Pool {
     pub model: Option<String>,
     /// Whether seeks cost time on this device.
     pub rotational: Rotational,
-    /// BFQ's tunables.
-    pub bfq: Bfq,
-    /// Tunables of the deadline scheduler.
-    pub deadline: Deadline,
+    /// Tunables of all elevators, as written.
+    pub tunables: Tunables,
     /// How far VMs are believed that say nothing of their own.
     pub trust: Trust,
     /// Tenants or other groups of VMs, of any depth.
@@ -195,55 +197,6 @@ pub enum Rotational {
     No,
 }
 
-/// BFQ's tunables, with the kernel's names, units and ranges. `None` is the scheduler's default.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Bfq {
-    /// How long the device waits for the next request of the queue in service, in µs. Written as
-    /// `slice_idle` in ms or as `slice_idle_us`.
-    pub slice_idle_us: Option<u32>,
-    /// How far back a seek may go and still count as near, in KiB.
-    pub back_seek_max_kib: Option<u32>,
-    /// How many times dearer a seek backwards is than one forwards.
-    pub back_seek_penalty: Option<u32>,
-    /// When a waiting synchronous request goes first within its queue, in ms.
-    pub fifo_expire_sync_ms: Option<u32>,
-    /// The same for asynchronous requests, in ms.
-    pub fifo_expire_async_ms: Option<u32>,
-    /// The longest that one queue may hold the device, in ms.
-    pub timeout_sync_ms: Option<u32>,
-    /// The most sectors that one queue may receive at a time; 0 learns it from the device.
-    pub max_budget_sectors: Option<u32>,
-    /// Whether interactive and soft real-time work is raised.
-    pub low_latency: Option<bool>,
-    /// One request at a time and always idle: exact shares at the price of throughput.
-    pub strict_guarantees: Option<bool>,
-    /// Whether it decides as Linux does wherever it deliberately does not.
-    pub kernel_compat: Option<bool>,
-    /// Whether others use the device while it is kept for an empty queue.
-    pub injection: Option<bool>,
-    /// Whether queues of one VM that work close to each other become one.
-    pub merge_queues: Option<bool>,
-    /// Whether queues with equal rights that are made in a burst become one, for ever.
-    pub stable_merge: Option<bool>,
-}
-
-/// Tunables of `deadline`, with the kernel's names, units and ranges. `None` is its default.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Deadline {
-    /// When a waiting read goes first, in ms.
-    pub read_expire_ms: Option<u32>,
-    /// When a waiting write goes first, in ms.
-    pub write_expire_ms: Option<u32>,
-    /// How many batches of reads may pass waiting writes.
-    pub writes_starved: Option<u32>,
-    /// Requests per batch.
-    pub fifo_batch: Option<u32>,
-    /// Whether a request may be merged in front of another.
-    pub front_merges: Option<bool>,
-    /// When a request of a lower class goes in spite of higher ones, in ms.
-    pub prio_aging_expire_ms: Option<u32>,
-}
-
 /// A group of VMs, or of other groups.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Group {
@@ -358,6 +311,21 @@ impl Disk {
 }
 
 impl Pool {
+    /// Returns the scheduler: as written, else as the profile chooses.
+    #[must_use]
+    pub fn scheduler(&self) -> Scheduler {
+        let chosen = self.profile.map(Profile::scheduler);
+        self.scheduler.or(chosen).unwrap_or_default()
+    }
+
+    /// Returns the tunables: as written, else as the profile sets them.
+    #[must_use]
+    pub fn effective_tunables(&self) -> Tunables {
+        let mut tunables = self.profile.map(Profile::tunables).unwrap_or_default();
+        tunables.extend(&self.tunables);
+        tunables
+    }
+
     /// Returns every VM of the pool: those of `vms`, and one for each disk that names none.
     ///
     /// Every [`vm_of`](Self::vm_of) is a key of it if the configuration has no problems.

@@ -12,24 +12,32 @@
 //!    that two disks share. The caller may add problems of its own before
 //!    [`Document::finish`] decides.
 //!
+//! A [`PoolChange`] is what may be changed while a pool runs, read by the same rules.
+//!
 //! Deliberately absent: I/O, clocks, and every other room.
 #![forbid(unsafe_code)]
 
 pub mod agent;
 mod blocks;
+mod change;
 mod check;
 mod config;
 mod problem;
+mod profile;
 mod read;
 mod size;
 pub mod status;
+mod tunables;
 
 pub use blocks::{Block, DEPTH_MAX, Responses};
+pub use change::PoolChange;
 pub use check::{NAME_BYTES_MAX, SOCKET_PATH_BYTES_MAX, check_name};
 pub use config::{
-    Bfq, Config, DEFAULT_BLOCK_BYTES, DEFAULT_QUEUES, DEFAULT_WEIGHT, Deadline, Disk, Group, Pool,
-    QUEUES_MAX, Rotational, Scheduler, Source, Trust, Vm, WEIGHT_MAX,
+    Config, DEFAULT_BLOCK_BYTES, DEFAULT_QUEUES, DEFAULT_WEIGHT, Disk, Group, Pool, QUEUES_MAX,
+    Rotational, Scheduler, Source, Trust, Vm, WEIGHT_MAX,
 };
 pub use problem::{Problem, Problems};
+pub use profile::Profile;
 pub use read::Document;
 pub use size::{SizeError, format_size, parse_size};
+pub use tunables::{TUNABLES, Tunable, TunableValue, Tunables, Unit};

@@ -9,19 +9,22 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::blocks::{BLOCK_REMEDY, DEPTH_MAX, RESPONSES_REMEDY};
+use crate::change::PoolChange;
 use crate::config::{
-    Bfq, Config, DEFAULT_BLOCK_BYTES, DEFAULT_QUEUES, DEFAULT_WEIGHT, Deadline, Disk, Group, Pool,
-    QUEUES_MAX, Rotational, Scheduler, Source, Trust, Vm, WEIGHT_MAX,
+    Config, DEFAULT_BLOCK_BYTES, DEFAULT_QUEUES, DEFAULT_WEIGHT, Disk, Group, Pool, QUEUES_MAX,
+    Rotational, Scheduler, Source, Trust, Vm, WEIGHT_MAX,
 };
 use crate::problem::{Problem, Problems, join};
+use crate::profile::Profile;
 use crate::size::parse_size;
-
-/// The kernel's limit for tunables that it keeps in an `int`.
-const INT_MAX: u32 = i32::MAX.unsigned_abs();
+use crate::tunables::{TUNABLES, Tunables, Unit, tables};
 
 /// What to write for a pool's scheduler.
 const SCHEDULERS: &str = "use \"none\", \"noop\", \"deadline\", \"deadline-legacy\", \
     \"anticipatory\", \"kyber\", \"cfq\" or \"bfq\"";
+/// What to write for a pool's profile.
+const PROFILES: &str =
+    "use \"enterprise-storage\", \"desktop\", \"database\", \"batch\" or \"streaming\"";
 
 /// A configuration that has been read, with what was wrong with it so far.
 #[derive(Clone, Debug)]
@@ -198,13 +201,18 @@ impl<'s, 'i> Section<'s, 'i> {
     }
 
     fn number(&mut self, key: &'static str, range: RangeInclusive<u32>) -> Option<u32> {
+        let range = u64::from(*range.start())..=u64::from(*range.end());
+        self.long_number(key, range).and_then(|number| u32::try_from(number).ok())
+    }
+
+    fn long_number(&mut self, key: &'static str, range: RangeInclusive<u64>) -> Option<u64> {
         let remedy = format!("use a whole number from {} to {}", range.start(), range.end());
         let DeValue::Integer(number) = self.value(key)? else {
             self.problem(key, "not a whole number", remedy);
             return None;
         };
         let number = i128::from_str_radix(number.as_str(), number.radix()).ok();
-        let number = number.and_then(|number| u32::try_from(number).ok());
+        let number = number.and_then(|number| u64::try_from(number).ok());
         let number = number.filter(|number| range.contains(number));
         if number.is_none() {
             self.problem(key, "out of range", remedy);
@@ -303,9 +311,9 @@ fn read_config(mut top: Section<'_, '_>) -> Config {
 }
 
 fn read_pool(mut from: Section<'_, '_>) -> Pool {
-    let scheduler = |name: &str| name.parse::<Scheduler>().ok();
     let pool = Pool {
-        scheduler: from.parsed("scheduler", scheduler, SCHEDULERS).unwrap_or_default(),
+        scheduler: read_scheduler(&mut from),
+        profile: read_profile(&mut from),
         depth: from.number("depth", 1..=DEPTH_MAX),
         block: from.parsed("block", |text| text.parse().ok(), BLOCK_REMEDY).unwrap_or_default(),
         responses: from
@@ -313,8 +321,7 @@ fn read_pool(mut from: Section<'_, '_>) -> Pool {
             .unwrap_or_default(),
         model: from.string("model"),
         rotational: read_rotational(&mut from),
-        bfq: read_bfq(from.section("bfq")),
-        deadline: read_deadline(from.section("deadline")),
+        tunables: read_tunables(&mut from),
         trust: read_trust(&mut from).unwrap_or_default(),
         groups: from.named("groups", read_group),
         vms: from.named("vms", read_vm),
@@ -338,43 +345,64 @@ fn read_rotational(from: &mut Section<'_, '_>) -> Rotational {
     }
 }
 
-fn read_bfq(mut from: Section<'_, '_>) -> Bfq {
-    let slice_idle = from.number("slice_idle", 0..=1_000_000);
-    let slice_idle_us = from.number("slice_idle_us", 0..=1_000_000_000);
-    if slice_idle.is_some() && slice_idle_us.is_some() {
-        let remedy = "keep slice_idle (in ms) or slice_idle_us, not both";
-        from.problem("slice_idle_us", "says the same as slice_idle", remedy);
-    }
-    let bfq = Bfq {
-        slice_idle_us: slice_idle_us.or_else(|| slice_idle.map(|ms| ms * 1_000)),
-        back_seek_max_kib: from.number("back_seek_max", 0..=INT_MAX),
-        back_seek_penalty: from.number("back_seek_penalty", 1..=INT_MAX),
-        fifo_expire_sync_ms: from.number("fifo_expire_sync", 1..=INT_MAX),
-        fifo_expire_async_ms: from.number("fifo_expire_async", 1..=INT_MAX),
-        timeout_sync_ms: from.number("timeout_sync", 1..=INT_MAX),
-        max_budget_sectors: from.number("max_budget", 0..=INT_MAX),
-        low_latency: from.flag("low_latency"),
-        strict_guarantees: from.flag("strict_guarantees"),
-        kernel_compat: from.flag("kernel_compat"),
-        injection: from.flag("injection"),
-        merge_queues: from.flag("merge_queues"),
-        stable_merge: from.flag("stable_merge"),
-    };
-    from.end();
-    bfq
+fn read_scheduler(from: &mut Section<'_, '_>) -> Option<Scheduler> {
+    from.parsed("scheduler", |name| name.parse().ok(), SCHEDULERS)
 }
 
-fn read_deadline(mut from: Section<'_, '_>) -> Deadline {
-    let deadline = Deadline {
-        read_expire_ms: from.number("read_expire", 0..=INT_MAX),
-        write_expire_ms: from.number("write_expire", 0..=INT_MAX),
-        writes_starved: from.number("writes_starved", 0..=INT_MAX),
-        fifo_batch: from.number("fifo_batch", 0..=INT_MAX),
-        front_merges: from.flag("front_merges"),
-        prio_aging_expire_ms: from.number("prio_aging_expire", 0..=INT_MAX),
+fn read_profile(from: &mut Section<'_, '_>) -> Option<Profile> {
+    from.parsed("profile", |name| name.parse().ok(), PROFILES)
+}
+
+/// Reads the tables of all elevators.
+fn read_tunables(from: &mut Section<'_, '_>) -> Tunables {
+    let mut tunables = Tunables::default();
+    for name in tables() {
+        let mut table = from.section(name);
+        for tunable in TUNABLES.iter().filter(|tunable| tunable.table == name) {
+            let value = match tunable.unit {
+                Unit::Flag => table.flag(tunable.name).map(u64::from),
+                _ => table.long_number(tunable.name, tunable.min..=tunable.max),
+            };
+            let Some(value) = value else { continue };
+            if tunables.get(name, tunable.field).is_some() {
+                let remedy = format!("keep {} or {}, not both", tunable.field, tunable.name);
+                table.problem(tunable.name, format!("says the same as {}", tunable.field), remedy);
+            }
+            tunables.set(tunable, value);
+        }
+        table.end();
+    }
+    tunables
+}
+
+/// Reads a change of a running pool. Returns what is wrong with it.
+pub(crate) fn read_change(text: &str, change: &mut PoolChange) -> Vec<Problem> {
+    let (table, errors) = DeTable::parse_recoverable(text);
+    if let Some(error) = errors.first() {
+        let problem = format!("cannot be read: {}", error.message());
+        return vec![Problem::new("", "", problem, "send a flat object")];
+    }
+    let sheet = Sheet { text, ..Sheet::default() };
+    let mut from = Section::new(&sheet, String::new(), Some(table.get_ref()));
+    let scheduler = read_scheduler(&mut from).map(Some);
+    let profile = read_profile(&mut from).map(Some);
+    let depth = from.number("depth", 1..=DEPTH_MAX).map(Some);
+    change.scheduler = change.scheduler.or(scheduler);
+    change.profile = change.profile.or(profile);
+    change.depth = change.depth.or(depth);
+    change.tunables = read_tunables(&mut from);
+    let weight = |mut from: Section<'_, '_>| {
+        let weight = from.weight("weight");
+        from.end();
+        weight
     };
+    let set = |weights: BTreeMap<String, Option<u32>>| {
+        weights.into_iter().filter_map(|(name, weight)| Some((name, weight?))).collect()
+    };
+    change.groups = set(from.named("groups", weight));
+    change.vms = set(from.named("vms", weight));
     from.end();
-    deadline
+    sheet.problems.into_inner()
 }
 
 fn read_group(mut from: Section<'_, '_>) -> Group {
@@ -392,7 +420,7 @@ fn read_vm(mut from: Section<'_, '_>) -> Vm {
         weight: from.weight("weight").unwrap_or(DEFAULT_WEIGHT),
         trust: read_trust(&mut from),
         help_seconds_per_minute: from.number("help_seconds_per_minute", 0..=60),
-        help_mib_per_minute: from.number("help_mib_per_minute", 0..=INT_MAX),
+        help_mib_per_minute: from.number("help_mib_per_minute", 0..=i32::MAX.unsigned_abs()),
     };
     from.end();
     vm

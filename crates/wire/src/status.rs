@@ -2,9 +2,12 @@
 //!
 //! Fields are added, never renamed; figures carry their unit in the name.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::agent::Level;
+use crate::tunables::TunableValue;
 
 /// The whole daemon: `GET /v1/status`.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -20,6 +23,12 @@ pub struct Status {
 }
 
 impl Status {
+    /// Returns the pool of that name.
+    #[must_use]
+    pub fn pool(&self, name: &str) -> Option<&PoolStatus> {
+        self.pools.iter().find(|pool| pool.name == name)
+    }
+
     /// Returns the disk of that name.
     #[must_use]
     pub fn disk(&self, name: &str) -> Option<&DiskStatus> {
@@ -34,6 +43,12 @@ pub struct PoolStatus {
     pub name: String,
     /// The scheduler at work.
     pub scheduler: String,
+    /// The profile, if one was chosen.
+    #[serde(default)]
+    pub profile: Option<String>,
+    /// Tunables that the profile or the operator has set, as in `bfq.slice_idle`.
+    #[serde(default)]
+    pub tunables: BTreeMap<String, TunableValue>,
     /// What commands go to: `real`, or the model as in `hdd:rpm=5400`.
     pub device: String,
     /// The most commands at the device at a time.
@@ -52,8 +67,23 @@ pub struct PoolStatus {
     /// Requests answered for each entry into the kernel by the ring, the mean since the daemon
     /// started; 0 before the first.
     pub requests_per_system_call: f64,
+    /// Its groups, parents before children.
+    #[serde(default)]
+    pub groups: Vec<GroupStatus>,
+    /// Its VMs, by name.
+    #[serde(default)]
+    pub vms: Vec<GroupStatus>,
     /// Its disks, by name.
     pub disks: Vec<DiskStatus>,
+}
+
+/// A group or a VM.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct GroupStatus {
+    /// Its name.
+    pub name: String,
+    /// Its share among its siblings.
+    pub weight: u32,
 }
 
 /// One disk: `GET /v1/disks/NAME`.

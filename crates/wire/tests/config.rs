@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use evenkeel_wire::{
-    Block, Config, Disk, Document, Problem, Responses, Rotational, Scheduler, Source, Trust,
+    Block, Config, Disk, Document, Problem, Profile, Responses, Rotational, Scheduler, Source,
+    Trust, Tunables,
 };
 
 fn read(text: &str) -> Result<Config, Vec<Problem>> {
@@ -29,9 +30,9 @@ fn a_disk_needs_nothing_but_a_path() {
     let config = read("[pools.main.disks.web]\npath = \"web.img\"\n").unwrap();
     let pool = &config.pools["main"];
     assert_eq!(pool.disks["web"], Disk::new(Source::Path(PathBuf::from("web.img"))));
-    assert_eq!((pool.scheduler, pool.rotational), (Scheduler::Bfq, Rotational::Auto));
+    assert_eq!((pool.scheduler(), pool.rotational), (Scheduler::Bfq, Rotational::Auto));
     assert_eq!((pool.block, pool.responses), (Block::Dynamic, Responses::Each));
-    assert_eq!((pool.depth, pool.bfq), (None, evenkeel_wire::Bfq::default()));
+    assert_eq!((pool.depth, &pool.tunables), (None, &Tunables::default()));
     assert_eq!(pool.all_vms()["web"].weight, 100);
 }
 
@@ -42,28 +43,30 @@ fn every_field_is_read() {
     assert_eq!(config.api, Some(PathBuf::from("/run/evenkeel/api.sock")));
     assert_eq!(config.log.as_deref(), Some("info"));
     let pool = &config.pools["main"];
-    assert_eq!(pool.scheduler, Scheduler::Deadline);
+    assert_eq!((pool.scheduler(), pool.profile), (Scheduler::Deadline, Some(Profile::Batch)));
     assert_eq!((pool.depth, pool.model.as_deref()), (Some(8), Some("hdd:rpm=5400")));
     assert_eq!((pool.block, pool.responses), (Block::Static(4), Responses::Subset(2)));
     assert_eq!(pool.rotational, Rotational::Yes);
-    assert_eq!(pool.bfq.slice_idle_us, Some(7_500));
-    assert_eq!(pool.bfq.back_seek_max_kib, Some(1));
-    assert_eq!(pool.bfq.back_seek_penalty, Some(3));
-    assert_eq!(pool.bfq.fifo_expire_sync_ms, Some(4));
-    assert_eq!(pool.bfq.fifo_expire_async_ms, Some(5));
-    assert_eq!(pool.bfq.timeout_sync_ms, Some(6));
-    assert_eq!(pool.bfq.max_budget_sectors, Some(0));
-    assert_eq!(pool.bfq.low_latency, Some(false));
-    assert_eq!(pool.bfq.strict_guarantees, Some(true));
-    assert_eq!(pool.bfq.injection, Some(false));
-    assert_eq!(pool.bfq.merge_queues, Some(true));
-    assert_eq!(pool.bfq.stable_merge, Some(true));
-    assert_eq!(pool.deadline.read_expire_ms, Some(1));
-    assert_eq!(pool.deadline.write_expire_ms, Some(2));
-    assert_eq!(pool.deadline.writes_starved, Some(3));
-    assert_eq!(pool.deadline.fifo_batch, Some(4));
-    assert_eq!(pool.deadline.front_merges, Some(false));
-    assert_eq!(pool.deadline.prio_aging_expire_ms, Some(5));
+    for (field, value) in [
+        ("slice_idle", 7_500_000),
+        ("back_seek_max", 1),
+        ("back_seek_penalty", 3),
+        ("fifo_expire_sync", 4_000_000),
+        ("max_budget", 0),
+        ("low_latency", 0),
+        ("strict_guarantees", 1),
+    ] {
+        assert_eq!(pool.tunables.get("bfq", field), Some(value), "{field}");
+    }
+    for (field, value) in [("read_expire", 1_000_000), ("writes_starved", 3), ("front_merges", 0)] {
+        assert_eq!(pool.tunables.get("deadline", field), Some(value), "{field}");
+    }
+    assert_eq!(pool.tunables.get("kyber", "read_lat_nsec"), Some(1_000_000));
+    assert_eq!(pool.tunables.get("anticipatory", "antic_expire"), Some(3_000_000));
+    for tunable in evenkeel_wire::TUNABLES {
+        let value = pool.tunables.get(tunable.table, tunable.name);
+        assert!(value.is_some(), "{}.{} is read", tunable.table, tunable.name);
+    }
     let shop = &pool.vms["shop"];
     assert_eq!((pool.trust, shop.trust), (Trust::Interactive, Some(Trust::SoftRealTime)));
     assert_eq!((shop.help_seconds_per_minute, shop.help_mib_per_minute), (Some(15), Some(512)));
@@ -169,11 +172,11 @@ fn every_scheduler_can_be_chosen_and_is_offered_when_another_name_is_given() {
     let problems = with("fair").unwrap_err();
     for scheduler in Scheduler::ALL {
         let name = scheduler.as_str();
-        assert_eq!(with(name).unwrap().pools["main"].scheduler, scheduler);
+        assert_eq!(with(name).unwrap().pools["main"].scheduler(), scheduler);
         assert!(problems[0].remedy.contains(&format!("\"{name}\"")), "{problems:?}");
         assert!("fair".parse::<Scheduler>().unwrap_err().contains(name));
     }
-    assert_eq!(with("as").unwrap().pools["main"].scheduler, Scheduler::Anticipatory);
+    assert_eq!(with("as").unwrap().pools["main"].scheduler(), Scheduler::Anticipatory);
 }
 
 #[test]
@@ -237,7 +240,52 @@ fn slice_idle_may_be_written_in_one_unit_only() {
     let all = problems(&format!("{disk}[pools.main.bfq]\nslice_idle = 8\nslice_idle_us = 8000\n"));
     assert_eq!(all[0].path, "pools.main.bfq.slice_idle_us");
     let config = read(&format!("{disk}[pools.main.bfq]\nslice_idle = 8\n")).unwrap();
-    assert_eq!(config.pools["main"].bfq.slice_idle_us, Some(8_000));
+    assert_eq!(config.pools["main"].tunables.get("bfq", "slice_idle"), Some(8_000_000));
+}
+
+#[test]
+fn what_is_written_wins_over_the_profile_and_the_profile_over_the_defaults() {
+    let disk = "[pools.main.disks.web]\npath = \"a\"\n";
+    let profile = "[pools.main]\nprofile = \"enterprise-storage\"\n";
+    let config = read(&format!("{profile}{disk}[pools.main.cfq]\nslice_idle = 3\n")).unwrap();
+    let pool = &config.pools["main"];
+    assert_eq!(pool.scheduler(), Scheduler::Cfq);
+    let tunables = pool.effective_tunables();
+    assert_eq!(tunables.get("cfq", "quantum"), Some(32));
+    assert_eq!(tunables.get("cfq", "slice_idle"), Some(3_000_000));
+    assert_eq!(tunables.get("cfq", "group_idle"), None);
+    let config = read(&format!("{profile}scheduler = \"bfq\"\n{disk}")).unwrap();
+    assert_eq!(config.pools["main"].scheduler(), Scheduler::Bfq);
+    let all = problems(&format!("[pools.main]\nprofile = \"games\"\n{disk}"));
+    assert!(all[0].remedy.contains("\"database\""), "{all:?}");
+}
+
+#[test]
+fn a_tunable_outside_its_range_brings_the_range() {
+    let disk = "[pools.main.disks.web]\npath = \"a\"\n";
+    for tunable in evenkeel_wire::TUNABLES {
+        let text = format!("{disk}[pools.main.{}]\n{} = -1\n", tunable.table, tunable.name);
+        let all = problems(&text);
+        let path = format!("pools.main.{}.{}", tunable.table, tunable.name);
+        assert_eq!((all.len(), &all[0].path, all[0].line), (1, &path, Some(4)), "{all:?}");
+        let high = text.replace("-1", &(tunable.max + 1).to_string());
+        let all = problems(&high);
+        assert_eq!((all.len(), &all[0].path), (1, &path), "{all:?}");
+    }
+}
+
+#[test]
+fn the_guide_names_every_tunable_and_every_profile() {
+    let guide = include_str!("../../../docs/guide/configuration.md");
+    for tunable in evenkeel_wire::TUNABLES {
+        let (_, section) =
+            guide.split_once(&format!("#### `[pools.NAME.{}]`", tunable.table)).unwrap();
+        let section = section.split("\n###").next().unwrap();
+        assert!(section.contains(&format!("`{}`", tunable.name)), "{tunable:?}");
+    }
+    for profile in Profile::ALL {
+        assert!(guide.contains(&format!("| `{profile}` |")), "{profile}");
+    }
 }
 
 #[test]

@@ -21,7 +21,8 @@ impl Engine {
         if self.scheduler.set_tunables(now, config) {
             return;
         }
-        let old = core::mem::replace(&mut self.scheduler, Elevator::new(now, config));
+        let config = ElevatorConfig { depth: self.depth, ..config.clone() };
+        let old = core::mem::replace(&mut self.scheduler, Elevator::new(now, &config));
         self.carry_commands(&old);
         self.hand_over_groups(now, &old);
         let mut waiting: Vec<_> = self.slots.scheduled().collect();
@@ -34,6 +35,8 @@ impl Engine {
     /// Changes the most commands at the device, at least 1. What is there already stays.
     pub fn set_depth(&mut self, depth: u32) {
         self.depth = depth.max(1);
+        self.blocks.set_max(self.depth);
+        self.scheduler.set_depth(self.depth);
     }
 
     /// Remembers of each command at the device what only the elevator knew: its parts.
@@ -62,7 +65,7 @@ impl Engine {
             let group = self.groups.get_mut(id);
             group.earlier_sectors += old.group_report(group.known_as).service_sectors;
             group.known_as = self.scheduler.add_group(now, parent, group.weight);
-            group.queues = Default::default();
+            group.queues.forget();
         }
     }
 

@@ -302,8 +302,13 @@ impl Bfq {
     /// Says how many requests the device takes at once, so that writes leave places free.
     #[must_use]
     pub fn with_depth(mut self, depth: u32) -> Self {
-        self.depth = depth;
+        self.set_depth(depth);
         self
+    }
+
+    /// Changes that number.
+    pub fn set_depth(&mut self, depth: u32) {
+        self.depth = depth;
     }
 
     /// Returns the tunables in force.

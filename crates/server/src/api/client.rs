@@ -8,8 +8,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use evenkeel_wire::status::{ApiError, DiskStatus, SetWeight, Status};
+use evenkeel_wire::status::{ApiError, DiskStatus, PoolStatus, SetWeight, Status};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 /// A daemon that does not answer for so long is stuck.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -84,6 +85,25 @@ impl Client {
     pub fn set_weight(&self, name: &str, weight: u32) -> Result<DiskStatus, ClientError> {
         let body = serde_json::to_string(&SetWeight { weight }).expect("a number becomes JSON");
         self.call("PUT", &format!("/v1/disks/{name}/weight"), &body)
+    }
+
+    /// Returns the figures of one pool.
+    ///
+    /// # Errors
+    ///
+    /// See [`ClientError`].
+    pub fn pool(&self, name: &str) -> Result<PoolStatus, ClientError> {
+        self.call("GET", &format!("/v1/pools/{name}"), "")
+    }
+
+    /// Changes how a pool schedules, and returns its figures. `change` is read by
+    /// [`PoolChange::read`](evenkeel_wire::PoolChange::read).
+    ///
+    /// # Errors
+    ///
+    /// See [`ClientError`].
+    pub fn change_pool(&self, name: &str, change: &Value) -> Result<PoolStatus, ClientError> {
+        self.call("PATCH", &format!("/v1/pools/{name}"), &change.to_string())
     }
 
     fn call<T: DeserializeOwned>(

@@ -1,0 +1,129 @@
+//! How a pool schedules, as control threads know and change it.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use evenkeel_engine::EngineConfig;
+use evenkeel_sched::{Queueing, Weight};
+use evenkeel_wire::status::{GroupStatus, PoolStatus};
+use evenkeel_wire::{Pool, PoolChange, Problem, Problems};
+
+use crate::command::Schedule;
+use crate::config::{GroupNames, PoolPlan, blocks, depth};
+use crate::elevator::{check_elevator, elevator};
+
+/// What the device says about scheduling.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Device {
+    pub(crate) rotational: bool,
+    /// The depth of a modelled one.
+    pub(crate) model_depth: Option<u32>,
+}
+
+/// The settings of a running pool.
+#[derive(Debug)]
+pub(crate) struct Scheduling {
+    device: Device,
+    names: GroupNames,
+    settings: Mutex<Pool>,
+}
+
+impl Scheduling {
+    /// Returns the settings of a pool that starts.
+    pub(crate) fn new(plan: &PoolPlan, device: Device) -> Self {
+        let settings = Mutex::new(plan.settings.clone());
+        Self { device, names: plan.names.clone(), settings }
+    }
+
+    /// Returns what an engine needs to know of some settings.
+    pub(crate) fn engine(&self, settings: &Pool) -> EngineConfig {
+        let Device { rotational, model_depth } = self.device;
+        let depth = depth(settings.depth, rotational, model_depth);
+        let mut elevator = elevator(settings);
+        elevator.rotational = rotational;
+        elevator.bfq.queueing = if depth > 1 { Queueing::Yes } else { Queueing::No };
+        EngineConfig { elevator, depth, blocks: blocks(settings) }
+    }
+
+    /// Returns the settings after a change, and what the worker must do about it.
+    ///
+    /// # Errors
+    ///
+    /// * [`Problems`]: every mistake; nothing is changed.
+    pub(crate) fn plan(&self, change: &PoolChange) -> Result<(Pool, Schedule), Problems> {
+        let before = self.lock().clone();
+        let mut settings = before.clone();
+        change.apply(&mut settings);
+        let mut problems = check_elevator("", &elevator(&settings));
+        let mut weights = Vec::new();
+        let lists =
+            [("groups", &self.names.groups, &change.groups), ("vms", &self.names.vms, &change.vms)];
+        for (list, names, changes) in lists {
+            weigh(list, names, changes, &mut weights, &mut problems);
+        }
+        if let Some(problems) = Problems::from_vec(problems) {
+            return Err(problems);
+        }
+        let engine = (settings != before).then(|| self.engine(&settings));
+        Ok((settings, Schedule { engine, weights }))
+    }
+
+    /// Notes that the worker has done what was planned.
+    pub(crate) fn settle(&self, settings: Pool) {
+        *self.lock() = settings;
+    }
+
+    /// Adds the settings to the pool's document.
+    pub(crate) fn fill(&self, status: &mut PoolStatus) {
+        let settings = self.lock();
+        let Device { rotational, model_depth } = self.device;
+        status.scheduler = settings.scheduler().to_string();
+        status.profile = settings.profile.map(|profile| profile.to_string());
+        status.tunables = settings.effective_tunables().written();
+        status.depth = depth(settings.depth, rotational, model_depth);
+        status.block = settings.block.to_string();
+        status.responses = settings.responses.to_string();
+    }
+
+    /// Adds the weights to the pool's document.
+    pub(crate) fn fill_weights(&self, status: &mut PoolStatus, weights: &[Weight]) {
+        let list = |names: &[(String, usize)]| {
+            let named = names.iter().map(|(name, at)| GroupStatus {
+                name: name.clone(),
+                weight: weights.get(*at).map_or(0, |weight| u32::from(weight.value())),
+            });
+            named.collect()
+        };
+        status.groups = list(&self.names.groups);
+        status.vms = list(&self.names.vms);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pool> {
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Finds the groups of one list whose weights change.
+fn weigh(
+    list: &str,
+    names: &[(String, usize)],
+    changes: &BTreeMap<String, u32>,
+    weights: &mut Vec<(usize, Weight)>,
+    problems: &mut Vec<Problem>,
+) {
+    for (name, &weight) in changes {
+        let weight = Weight::new(u64::from(weight)).expect("the reader checks the range");
+        match GroupNames::find(names, name) {
+            Some(at) => weights.push((at, weight)),
+            None => {
+                let known: Vec<_> = names.iter().map(|(name, _)| name.as_str()).collect();
+                let remedy = match known[..] {
+                    [] => format!("the pool has no {list}"),
+                    _ => format!("the pool has {}", known.join(", ")),
+                };
+                let path = format!("{list}.{name}");
+                problems.push(Problem::new(path, "", "not in this pool", remedy));
+            }
+        }
+    }
+}
