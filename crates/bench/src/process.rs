@@ -293,7 +293,7 @@ mod tests {
         let disk = &config.pools["main"].disks["a"];
         assert_eq!(disk.source.to_string(), "a\"b.img");
         assert_eq!((disk.weight, disk.create_bytes), (Some(300), Some(1 << 20)));
-        assert_eq!(config.pools["main"].bfq.low_latency, Some(false));
+        assert_eq!(config.pools["main"].tunables.get("bfq", "low_latency"), Some(0));
     }
 
     #[test]
