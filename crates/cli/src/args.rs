@@ -165,11 +165,14 @@ pub(crate) struct StatusArgs {
     evenkeel set --vm shop weight=50                      a VM\n  \
     evenkeel set --group gold weight=500                  a group\n  \
     evenkeel set --pool main scheduler=cfq depth=8        a pool\n  \
+    evenkeel set web total_iops_sec=500 total_bytes_sec=10M    limits of a disk\n  \
+    evenkeel set --vm shop min_iops=100 iops-total=none       a reservation, and no limit\n  \
     evenkeel set --pool main bfq.slice_idle=0 bfq.low_latency=false\n  \
     evenkeel set --pool main --profile database\n  \
     evenkeel set --pool main bfq.slice_idle=default profile=default\n\n\
     What can be set:\n  \
-    of a disk, a VM or a group: weight=N, 1 to 1000\n  \
+    of a disk, a VM or a group: weight=N, 1 to 1000; limits and reservations, by the names of\n  \
+    libvirt, QEMU or io.max (docs/guide/limits.md); limits of a pool, too\n  \
     of a pool: scheduler=NAME, profile=NAME, depth=N, and every tunable as TABLE.NAME=VALUE\n  \
     (bfq.*, deadline.*, anticipatory.*, kyber.*, cfq.*; docs/guide/configuration.md lists them)\n\n\
     All settings of one call are made together or not at all; the guests' requests go on.\n\

@@ -2,7 +2,8 @@
 
 use anyhow::anyhow;
 use evenkeel_server::api::{Client, ClientError};
-use evenkeel_wire::status::{GroupStatus, PoolStatus};
+use evenkeel_wire::status::{GroupStatus, LimitStatus, PoolStatus};
+use evenkeel_wire::{format_limit, is_limit};
 use serde_json::{Map, Value, json};
 
 use crate::args::{self, SetArgs};
@@ -25,10 +26,27 @@ pub(crate) fn run(args: &SetArgs) -> Outcome<()> {
 }
 
 fn set_disk(args: &SetArgs, disk: &str, settings: &[(&str, &str)]) -> Outcome<()> {
-    let weight = weight(settings)?;
+    let mut limits = node(settings)?;
+    let weight = limits.remove("weight");
     let client = Client::new(&place::api(&args.place)?);
-    let disk = client.set_weight(disk, weight).map_err(refused)?;
-    print(&format!("{}: VM {} has weight {}\n", disk.name, disk.vm, disk.weight))
+    let disk = client.disk(disk).map_err(refused)?;
+    let mut change = Map::new();
+    if let Some(weight) = weight {
+        change.insert("vms".to_owned(), json!({ &disk.vm: { "weight": weight } }));
+    }
+    if !limits.is_empty() {
+        change.insert("disks".to_owned(), json!({ &disk.name: limits }));
+    }
+    let status = client.status().map_err(Failure::work)?;
+    let holds = |pool: &&PoolStatus| pool.disks.iter().any(|other| other.name == disk.name);
+    let pool = status.pools.iter().find(holds).ok_or_else(|| {
+        wrong(format!("no disk has the name {}; evenkeel status lists the disks", disk.name))
+    })?;
+    let pool = client.change_pool(&pool.name, &Value::Object(change)).map_err(refused)?;
+    let disk = pool.disks.iter().find(|other| other.name == disk.name).unwrap_or(&disk);
+    let mut text = format!("{}: VM {} has weight {}\n", disk.name, disk.vm, disk.weight);
+    text += &limit_lines(&disk.limits);
+    print(&text)
 }
 
 fn refused(error: ClientError) -> Failure {
@@ -78,26 +96,44 @@ fn wrong(text: String) -> Failure {
     Failure::wrong_use(anyhow!(text))
 }
 
-/// Reads the one setting that disks, VMs and groups have.
-fn weight(settings: &[(&str, &str)]) -> Outcome<u32> {
-    match settings {
-        [("weight", value)] => args::weight(value).map_err(wrong),
-        [("weight", _), ..] => Err(wrong("one weight is enough".to_owned())),
-        _ => {
-            let text = "of a disk, a VM or a group the weight can be set; write weight=300, or \
-                        name a pool with --pool";
-            Err(wrong(text.to_owned()))
+/// Reads what disks, VMs and groups have: a weight, limits and reservations.
+fn node(settings: &[(&str, &str)]) -> Outcome<Map<String, Value>> {
+    let mut node = Map::new();
+    for &(key, text) in settings {
+        let value = match key {
+            "weight" => Value::from(args::weight(text).map_err(wrong)?),
+            key if is_limit(key) => value(text),
+            key => {
+                let text = format!(
+                    "{key}: of a disk, a VM or a group the weight, limits and reservations can \
+                     be set; write weight=300 or total_iops_sec=500, or name a pool with --pool"
+                );
+                return Err(wrong(text));
+            }
+        };
+        if node.insert(key.to_owned(), value).is_some() {
+            return Err(wrong(format!("one {key} is enough")));
         }
     }
+    Ok(node)
+}
+
+/// Returns a line for each limit that is set.
+fn limit_lines(limits: &LimitStatus) -> String {
+    limits
+        .set
+        .iter()
+        .map(|(name, value)| format!("  {name}={}\n", format_limit(name, *value)))
+        .collect()
 }
 
 /// Returns the document that says all of this to the daemon.
 fn change(args: &SetArgs, settings: &[(&str, &str)]) -> Outcome<Value> {
     if let Some(vm) = &args.vm {
-        return Ok(json!({ "vms": { vm: { "weight": weight(settings)? } } }));
+        return Ok(json!({ "vms": { vm: node(settings)? } }));
     }
     if let Some(group) = &args.group {
-        return Ok(json!({ "groups": { group: { "weight": weight(settings)? } } }));
+        return Ok(json!({ "groups": { group: node(settings)? } }));
     }
     let mut change = Map::new();
     let options = [
@@ -150,8 +186,8 @@ fn only_pool(client: &Client) -> Outcome<String> {
 fn report(args: &SetArgs, pool: &PoolStatus) -> String {
     let of = |list: &[GroupStatus], name: &str| {
         let group = list.iter().find(|group| group.name == name);
-        let weight = group.map_or(0, |group| group.weight);
-        format!("{name}: weight {weight}\n")
+        let group = group.cloned().unwrap_or_default();
+        format!("{name}: weight {}\n{}", group.weight, limit_lines(&group.limits))
     };
     match (&args.vm, &args.group) {
         (Some(vm), _) => of(&pool.vms, vm),
@@ -164,7 +200,7 @@ fn report(args: &SetArgs, pool: &PoolStatus) -> String {
             for (key, value) in &pool.tunables {
                 text += &format!("  {key}={value}\n");
             }
-            text
+            text + &limit_lines(&pool.limits)
         }
     }
 }
@@ -186,14 +222,17 @@ mod tests {
         };
         let (disk, settings) = split(&args).map_err(text)?;
         if let Some(disk) = disk {
-            return Ok((Some(disk.to_owned()), json!(weight(&settings).map_err(text)?)));
+            return Ok((Some(disk.to_owned()), json!(node(&settings).map_err(text)?)));
         }
         Ok((None, change(&args, &settings).map_err(text)?))
     }
 
     #[test]
     fn words_become_a_change() {
-        assert_eq!(parsed("web weight=7"), Ok((Some("web".to_owned()), json!(7))));
+        assert_eq!(parsed("web weight=7"), Ok((Some("web".to_owned()), json!({"weight": 7}))));
+        let limits = json!({"total_iops_sec": 500, "bps-total": "10M", "rbps": "max"});
+        let line = "web total_iops_sec=500 bps-total=10M rbps=max";
+        assert_eq!(parsed(line), Ok((Some("web".to_owned()), limits)));
         let of_pool = |line: &str, change| assert_eq!(parsed(line), Ok((None, change)), "{line}");
         of_pool("--vm shop weight=7", json!({"vms": {"shop": {"weight": 7}}}));
         of_pool("--group gold weight=7", json!({"groups": {"gold": {"weight": 7}}}));

@@ -1,11 +1,12 @@
 //! `evenkeel status`: the running daemon, seen through its API.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use evenkeel_server::api::Client;
 use evenkeel_wire::agent::Level;
-use evenkeel_wire::format_size;
-use evenkeel_wire::status::{DiskStatus, Latency, PoolStatus, Status};
+use evenkeel_wire::status::{DiskStatus, Latency, LimitStatus, PoolStatus, Status};
+use evenkeel_wire::{format_limit, format_size};
 
 use crate::args::{Format, StatusArgs};
 use crate::failure::{Failure, Outcome};
@@ -44,6 +45,7 @@ fn table(status: &Status) -> String {
         for disk in &pool.disks {
             row(&mut text, &cells(disk));
         }
+        limit_rows(&mut text, pool);
         text.push('\n');
     }
     text.push_str(
@@ -68,6 +70,28 @@ fn heading(text: &mut String, pool: &PoolStatus) {
         let set: Vec<_> =
             pool.tunables.iter().map(|(key, value)| format!("{key}={value}")).collect();
         let _infallible = writeln!(text, "  {}", set.join(" "));
+    }
+}
+
+/// Adds a line for each part of the pool with limits or reservations, or which others held up.
+fn limit_rows(text: &mut String, pool: &PoolStatus) {
+    let groups = pool.groups.iter().map(|group| ("group ", group.name.as_str(), &group.limits));
+    let vms = pool.vms.iter().map(|vm| ("VM ", vm.name.as_str(), &vm.limits));
+    let disks = pool.disks.iter().map(|disk| ("disk ", disk.name.as_str(), &disk.limits));
+    let all = [("pool ", pool.name.as_str(), &pool.limits)];
+    for (kind, name, limits) in all.into_iter().chain(groups).chain(vms).chain(disks) {
+        if limits.set.is_empty() && limits.delayed == 0 {
+            continue;
+        }
+        let set =
+            limits.set.iter().map(|(key, value)| format!(" {key}={}", format_limit(key, *value)));
+        let LimitStatus { held, delayed, throttled_us, .. } = limits;
+        let seconds = Duration::from_micros(*throttled_us).as_secs_f64();
+        let _infallible = writeln!(
+            text,
+            "  {kind}{name}:{} (throttled {seconds:.1} s, {delayed} requests; {held} now)",
+            set.collect::<String>()
+        );
     }
 }
 
@@ -110,6 +134,7 @@ fn row(text: &mut String, cells: &[String; COLUMNS.len()]) {
 #[cfg(test)]
 mod tests {
     use evenkeel_wire::TunableValue;
+    use evenkeel_wire::status::GroupStatus;
 
     use super::*;
 
@@ -177,5 +202,23 @@ mod tests {
                 "0"
             ]
         );
+    }
+
+    #[test]
+    fn limits_have_a_line_with_what_they_held_up() {
+        let shop = GroupStatus {
+            name: "shop".to_owned(),
+            limits: LimitStatus {
+                set: [("total_bytes_sec".to_owned(), 10 << 20)].into(),
+                held: 3,
+                delayed: 70,
+                throttled_us: 1_520_000,
+            },
+            ..GroupStatus::default()
+        };
+        let limited = PoolStatus { vms: vec![shop], ..PoolStatus::default() };
+        let text = table(&Status { pools: vec![limited], ..Status::default() });
+        let line = "\n  VM shop: total_bytes_sec=10M (throttled 1.5 s, 70 requests; 3 now)\n";
+        assert!(text.contains(line), "{text}");
     }
 }

@@ -13,6 +13,7 @@ use evenkeel_engine::{Ask, EngineConfig, Geometry, HelpReport};
 use evenkeel_sched::Weight;
 use rustix::event::EventfdFlags;
 
+use crate::limits::Control;
 use crate::memory::Memory;
 use crate::status::PoolFigures;
 use crate::vring::Vring;
@@ -71,6 +72,8 @@ pub(crate) struct Schedule {
     pub(crate) engine: Option<EngineConfig>,
     /// New weights, by position in the pool's list of groups.
     pub(crate) weights: Vec<(usize, Weight)>,
+    /// New limits and reservations.
+    pub(crate) controls: Vec<Control>,
 }
 
 /// The worker has ended; nothing of its disks is served any more.

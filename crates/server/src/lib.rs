@@ -19,6 +19,7 @@ mod features;
 mod guest;
 mod guests;
 mod inflight;
+mod limits;
 #[expect(unsafe_code, reason = "maps foreign memory and reads it while others write")]
 mod memory;
 mod model;

@@ -108,6 +108,7 @@ impl Pool {
             model,
             groups: plan.groups.clone(),
             vms: plan.vms.clone(),
+            controls: schedule.controls(),
             disks: plan.disks.iter().zip(backends).map(worker_disk).collect(),
         };
         let thread = spawn(&plan.name, worker_plan, inbox).map_err(system)?;
@@ -127,6 +128,7 @@ impl Pool {
         if let Ok(figures) = self.worker.ask(|reply| Command::Snapshot { reply }) {
             self.schedule.fill_weights(&mut status, &figures.weights);
             figures.fill(&mut status);
+            self.schedule.fill_gate(&mut status, &figures.gate);
         }
         status
     }

@@ -11,6 +11,7 @@ use evenkeel_wire::{Pool, PoolChange, Problem, Problems};
 use crate::command::Schedule;
 use crate::config::{GroupNames, PoolPlan, blocks, depth};
 use crate::elevator::{check_elevator, elevator};
+use crate::limits::{self, Control, GateFigures};
 
 /// What the device says about scheduling.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +46,11 @@ impl Scheduling {
         EngineConfig { elevator, depth, blocks: blocks(settings) }
     }
 
+    /// Returns the limits and reservations of a pool that starts.
+    pub(crate) fn controls(&self) -> Vec<Control> {
+        limits::controls(&self.lock(), &self.names)
+    }
+
     /// Returns the settings after a change, and what the worker must do about it.
     ///
     /// # Errors
@@ -54,7 +60,9 @@ impl Scheduling {
         let before = self.lock().clone();
         let mut settings = before.clone();
         change.apply(&mut settings);
+        let is_rescheduled = settings != before;
         let mut problems = check_elevator("", &elevator(&settings));
+        problems.extend(change.apply_limits(&mut settings));
         let mut weights = Vec::new();
         let lists =
             [("groups", &self.names.groups, &change.groups), ("vms", &self.names.vms, &change.vms)];
@@ -64,8 +72,12 @@ impl Scheduling {
         if let Some(problems) = Problems::from_vec(problems) {
             return Err(problems);
         }
-        let engine = (settings != before).then(|| self.engine(&settings));
-        Ok((settings, Schedule { engine, weights }))
+        let engine = is_rescheduled.then(|| self.engine(&settings));
+        let controls = limits::changed(
+            &limits::controls(&before, &self.names),
+            limits::controls(&settings, &self.names),
+        );
+        Ok((settings, Schedule { engine, weights, controls }))
     }
 
     /// Notes that the worker has done what was planned.
@@ -91,11 +103,18 @@ impl Scheduling {
             let named = names.iter().map(|(name, at)| GroupStatus {
                 name: name.clone(),
                 weight: weights.get(*at).map_or(0, |weight| u32::from(weight.value())),
+                ..GroupStatus::default()
             });
             named.collect()
         };
         status.groups = list(&self.names.groups);
         status.vms = list(&self.names.vms);
+        limits::fill_settings(&self.lock(), status);
+    }
+
+    /// Adds what limits held up to the pool's document; its groups are known.
+    pub(crate) fn fill_gate(&self, status: &mut PoolStatus, figures: &GateFigures) {
+        figures.fill(&self.names, status);
     }
 
     fn lock(&self) -> MutexGuard<'_, Pool> {

@@ -6,6 +6,8 @@ use evenkeel_wire::status::{DiskStatus, HelpStatus, Latency, OpStatus, PoolStatu
 
 use crate::agents;
 
+use crate::limits::GateFigures;
+
 /// The figures of a pool at one instant.
 #[derive(Clone, Debug)]
 pub(crate) struct PoolFigures {
@@ -19,6 +21,8 @@ pub(crate) struct PoolFigures {
     pub(crate) system_calls: u64,
     /// By position in the pool's list of groups.
     pub(crate) weights: Vec<Weight>,
+    /// What limits held up.
+    pub(crate) gate: GateFigures,
     /// By disk index.
     pub(crate) disks: Vec<DiskFigures>,
 }

@@ -23,6 +23,7 @@ use crate::backend::Backend;
 use crate::clock::Clock;
 use crate::command::{Command, DiskIndex, Inbox, Schedule};
 use crate::guests::Guests;
+use crate::limits::{self, Control, GateFigures};
 use crate::model::Modelled;
 use crate::slots::{Origin, Progress, Slots};
 use crate::status::{DiskFigures, PoolFigures};
@@ -43,6 +44,8 @@ pub(crate) struct Plan {
     /// Tenants and VMs, parents before children.
     pub(crate) groups: Vec<GroupPlan>,
     pub(crate) vms: Vec<VmPlan>,
+    /// Their limits and reservations.
+    pub(crate) controls: Vec<Control>,
     pub(crate) disks: Vec<DiskPlan>,
 }
 
@@ -138,6 +141,7 @@ impl Worker {
                 engine.set_help_policy(now, group, policy);
             }
         }
+        let names: Vec<GroupId> = groups.iter().map(|&(group, _)| group).collect();
         let disks = plan.disks.into_iter().map(|disk| {
             let id = engine.add_disk(groups[disk.group].0, *disk.backend.geometry());
             engine.set_write_through(id, disk.write_through);
@@ -155,6 +159,7 @@ impl Worker {
             }
         });
         let disks: Vec<_> = disks.collect();
+        limits::apply(&mut engine, now, &names, &plan.controls);
         let in_order = disks.iter().zip(0..).all(|(disk, index)| disk.id == DiskId(index));
         assert!(in_order, "a fresh engine numbers its disks from 0");
         Ok(Self {
@@ -407,7 +412,7 @@ impl Worker {
                 let _nobody_waits = reply.try_send(());
             }
             Command::Snapshot { reply } => {
-                let _nobody_waits = reply.try_send(self.figures());
+                let _nobody_waits = reply.try_send(self.figures(now));
             }
             Command::StartVring { disk, index, vring } => {
                 if self.draining.is_none() {
@@ -428,7 +433,13 @@ impl Worker {
         self.engine.set_weight(now, *group, weight);
     }
 
+    fn group_names(&self) -> Vec<GroupId> {
+        self.groups.iter().map(|&(group, _)| group).collect()
+    }
+
     fn reschedule(&mut self, now: Nanos, schedule: &Schedule) {
+        let names = self.group_names();
+        limits::apply(&mut self.engine, now, &names, &schedule.controls);
         if let Some(config) = &schedule.engine {
             self.engine.set_depth(config.depth);
             self.engine.set_elevator(now, &config.elevator);
@@ -438,7 +449,7 @@ impl Worker {
         }
     }
 
-    fn figures(&self) -> PoolFigures {
+    fn figures(&self, now: Nanos) -> PoolFigures {
         let in_flight = self.engine.in_flight();
         let disks = self.disks.iter().map(|disk| DiskFigures {
             report: self.engine.report(disk.id),
@@ -452,6 +463,7 @@ impl Worker {
             blocks: self.engine.block_figures(),
             system_calls: self.ring.system_calls(),
             weights: self.groups.iter().map(|&(_, weight)| weight).collect(),
+            gate: GateFigures::of(&self.engine, now, &self.group_names(), self.disks.len()),
             disks: disks.collect(),
         }
     }

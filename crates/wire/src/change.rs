@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value};
 
 use crate::config::{Pool, Scheduler};
+use crate::limits::{Limits, LimitsChange, is_limit};
 use crate::problem::{Problem, Problems, join};
 use crate::profile::Profile;
 use crate::read::read_change;
@@ -32,6 +33,18 @@ pub struct PoolChange {
     pub groups: BTreeMap<String, u32>,
     /// New weights of VMs, by name.
     pub vms: BTreeMap<String, u32>,
+    /// What the device is known to manage: requests a second.
+    pub capacity_iops: Option<u64>,
+    /// The same in bytes a second.
+    pub capacity_bps: Option<u64>,
+    /// Limits of the pool as a whole.
+    pub limits: LimitsChange,
+    /// Limits and reservations of groups, by name.
+    pub group_limits: BTreeMap<String, LimitsChange>,
+    /// Limits and reservations of VMs, by name.
+    pub vm_limits: BTreeMap<String, LimitsChange>,
+    /// Limits and reservations of disks, by name.
+    pub disk_limits: BTreeMap<String, LimitsChange>,
 }
 
 impl PoolChange {
@@ -77,8 +90,34 @@ impl PoolChange {
         pool.tunables.extend(&self.tunables);
     }
 
+    /// Changes limits and reservations of a pool, its groups, VMs and disks. Returns what is wrong
+    /// with them then.
+    #[must_use]
+    pub fn apply_limits(&self, pool: &mut Pool) -> Vec<Problem> {
+        pool.limits.apply(&self.limits);
+        pool.capacity_iops = self.capacity_iops.or(pool.capacity_iops);
+        pool.capacity_bps = self.capacity_bps.or(pool.capacity_bps);
+        pool.vms = pool.all_vms();
+        let mut problems = Vec::new();
+        let groups = pool.groups.iter_mut().map(|(name, group)| (name, &mut group.limits));
+        apply_to("groups", &self.group_limits, groups.collect(), &mut problems);
+        let vms = pool.vms.iter_mut().map(|(name, vm)| (name, &mut vm.limits));
+        apply_to("vms", &self.vm_limits, vms.collect(), &mut problems);
+        let disks = pool.disks.iter_mut().map(|(name, disk)| (name, &mut disk.limits));
+        apply_to("disks", &self.disk_limits, disks.collect(), &mut problems);
+        problems.extend(pool.check_limits());
+        problems
+    }
+
     /// Takes the fields out that get their default again.
     fn take_defaults(&mut self, fields: &mut Map<String, Value>, problems: &mut Vec<Problem>) {
+        lift_limits(fields);
+        for list in ["groups", "vms", "disks"] {
+            let list = fields.get_mut(list).and_then(Value::as_object_mut);
+            for (_, node) in list.into_iter().flatten() {
+                node.as_object_mut().into_iter().for_each(lift_limits);
+            }
+        }
         fields.retain(|key, value| match key.as_str() {
             "scheduler" if is_default(value) => take(&mut self.scheduler),
             "profile" if is_default(value) => take(&mut self.profile),
@@ -113,6 +152,35 @@ where
 {
     *field = Some(None);
     false
+}
+
+/// Changes the limits of everybody whom a change names.
+fn apply_to(
+    list: &str,
+    changes: &BTreeMap<String, LimitsChange>,
+    mut all: BTreeMap<&String, &mut Limits>,
+    problems: &mut Vec<Problem>,
+) {
+    for (name, change) in changes {
+        if let Some(limits) = all.get_mut(name) {
+            limits.apply(change);
+        } else {
+            let known: Vec<_> = all.keys().map(|name| name.as_str()).collect();
+            let remedy = match known[..] {
+                [] => format!("the pool has no {list}"),
+                _ => format!("the pool has {}", known.join(", ")),
+            };
+            problems.push(Problem::new(join(list, name), "", "not in this pool", remedy));
+        }
+    }
+}
+
+/// Writes that there is no limit where a limit gets its default.
+fn lift_limits(fields: &mut Map<String, Value>) {
+    for (_, value) in fields.iter_mut().filter(|(name, value)| is_limit(name) && is_default(value))
+    {
+        *value = Value::from(0);
+    }
 }
 
 fn is_default(value: &Value) -> bool {
@@ -234,5 +302,36 @@ mod tests {
         assert!(all[0].starts_with("scheduler = "), "{all:?}");
         let all = problems(json!({"a\"]\n[b": 1}));
         assert_eq!(all.len(), 1, "{all:?}");
+    }
+
+    #[test]
+    fn limits_change_one_by_one_and_null_lifts_them() {
+        let config = crate::Document::read(
+            "[pools.p]\ncapacity_iops = 1000\n[pools.p.groups.g]\niops-total = 500\n\
+             [pools.p.disks.d]\npath = \"null:1G\"\nrbps = \"1M\"\n",
+        );
+        let mut pool = config.finish().unwrap().pools["p"].clone();
+        let apply = |pool: &mut Pool, change| PoolChange::read(change).unwrap().apply_limits(pool);
+        let change = json!({
+            "bps-total": "10M", "groups": {"g": {"iops-total": null}},
+            "vms": {"d": {"min_iops": 900}}, "disks": {"d": {"wiops": 7}},
+        });
+        assert_eq!(apply(&mut pool, change), []);
+        assert_eq!(pool.limits.get("total_bytes_sec"), 10 << 20);
+        assert!(pool.groups["g"].limits.is_none());
+        assert_eq!(pool.vms["d"].limits.reserved(), (900, 0));
+        assert_eq!(pool.disks["d"].limits.written().len(), 2);
+        let problems = apply(
+            &mut pool,
+            json!({"disks": {"d": {"min_iops": 1001}}, "vms": {"x": {"rbps": 1}}}),
+        );
+        assert_eq!(problems.len(), 2, "{problems:?}");
+        assert_eq!(
+            (problems[0].path.as_str(), problems[1].path.as_str()),
+            ("vms.x", "min_iops_sec")
+        );
+        let all =
+            self::problems(json!({"disks": {"d": {"rbps": "1M", "bps-read": 5, "weight": 3}}}));
+        assert_eq!(all.len(), 2, "{all:?}");
     }
 }

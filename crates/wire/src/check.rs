@@ -5,6 +5,7 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::blocks::{Block, Responses};
 use crate::config::{Config, DEFAULT_QUEUES, Disk, Pool, QUEUES_MAX, Source, WEIGHT_MAX};
+use crate::limits::check_limits;
 use crate::problem::{Problem, join};
 
 /// The longest name of a pool, group, VM or disk, in bytes.
@@ -159,6 +160,7 @@ fn check_pool(path: &str, pool: &Pool, problems: &mut Vec<Problem>) {
         group_problem(&format!("{path}.parent"), parent, pool, problems);
     }
     check_cycles(path, pool, problems);
+    check_limits(path, pool, problems);
     for (name, vm) in &pool.vms {
         let path = join(&format!("{path}.vms"), name);
         name_problem(&path, name, problems);

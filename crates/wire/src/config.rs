@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::blocks::{Block, Responses};
+use crate::limits::Limits;
 use crate::profile::Profile;
 use crate::tunables::Tunables;
 
@@ -51,6 +52,13 @@ pub struct Pool {
     pub model: Option<String>,
     /// Whether seeks cost time on this device.
     pub rotational: Rotational,
+    /// What the device is known to manage at least, in requests a second: the most that can be
+    /// reserved.
+    pub capacity_iops: Option<u64>,
+    /// The same in bytes a second.
+    pub capacity_bps: Option<u64>,
+    /// Limits of everything together.
+    pub limits: Limits,
     /// Tunables of all elevators, as written.
     pub tunables: Tunables,
     /// How far VMs are believed that say nothing of their own.
@@ -204,6 +212,8 @@ pub struct Group {
     pub parent: Option<String>,
     /// Its share among its siblings.
     pub weight: u32,
+    /// Its limits and its reservation.
+    pub limits: Limits,
 }
 
 /// A VM: the owner of one or more disks of a pool.
@@ -219,6 +229,8 @@ pub struct Vm {
     pub help_seconds_per_minute: Option<u32>,
     /// Data with help that it earns per minute, in MiB.
     pub help_mib_per_minute: Option<u32>,
+    /// Its limits and its reservation, all its disks together.
+    pub limits: Limits,
 }
 
 impl Default for Vm {
@@ -229,6 +241,7 @@ impl Default for Vm {
             trust: None,
             help_seconds_per_minute: None,
             help_mib_per_minute: None,
+            limits: Limits::default(),
         }
     }
 }
@@ -289,6 +302,8 @@ pub struct Disk {
     pub block_bytes: u32,
     /// Whether the guest may leave writes in the device's cache until it flushes.
     pub write_cache: bool,
+    /// Its limits and its reservation.
+    pub limits: Limits,
 }
 
 impl Disk {
@@ -306,6 +321,7 @@ impl Disk {
             serial: None,
             block_bytes: DEFAULT_BLOCK_BYTES,
             write_cache: true,
+            limits: Limits::default(),
         }
     }
 }

@@ -22,6 +22,7 @@ mod blocks;
 mod change;
 mod check;
 mod config;
+mod limits;
 mod problem;
 mod profile;
 mod read;
@@ -35,6 +36,9 @@ pub use check::{NAME_BYTES_MAX, SOCKET_PATH_BYTES_MAX, check_name};
 pub use config::{
     Config, DEFAULT_BLOCK_BYTES, DEFAULT_QUEUES, DEFAULT_WEIGHT, Disk, Group, Pool, QUEUES_MAX,
     Rotational, Scheduler, Source, Trust, Vm, WEIGHT_MAX,
+};
+pub use limits::{
+    LIMITS, LimitKey, LimitRate, LimitUnit, Limits, LimitsChange, format_limit, is_limit,
 };
 pub use problem::{Problem, Problems};
 pub use profile::Profile;

@@ -14,6 +14,7 @@ use crate::config::{
     Config, DEFAULT_BLOCK_BYTES, DEFAULT_QUEUES, DEFAULT_WEIGHT, Disk, Group, Pool, QUEUES_MAX,
     Rotational, Scheduler, Source, Trust, Vm, WEIGHT_MAX,
 };
+use crate::limits::{LIMITS, Limits, LimitsChange, RATE_MAX};
 use crate::problem::{Problem, Problems, join};
 use crate::profile::Profile;
 use crate::size::parse_size;
@@ -120,11 +121,13 @@ struct Section<'s, 'i> {
     path: String,
     table: Option<&'s DeTable<'i>>,
     known: Vec<&'static str>,
+    /// Those of them that are too many to be listed.
+    limits: Vec<&'static str>,
 }
 
 impl<'s, 'i> Section<'s, 'i> {
     fn new(sheet: &'s Sheet<'i>, path: String, table: Option<&'s DeTable<'i>>) -> Self {
-        let section = Self { sheet, path, table, known: Vec::new() };
+        let section = Self { sheet, path, table, known: Vec::new(), limits: Vec::new() };
         for key in section.table.into_iter().flat_map(DeTable::keys) {
             let line = sheet.position(key.span().start).0;
             sheet.lines.borrow_mut().insert(section.path_of(key.get_ref()), line);
@@ -220,6 +223,44 @@ impl<'s, 'i> Section<'s, 'i> {
         number
     }
 
+    /// Reads all limits and reservations, under whichever name each is written.
+    fn limits(&mut self) -> LimitsChange {
+        let mut change = LimitsChange::default();
+        for (index, key) in LIMITS.iter().enumerate() {
+            let mut first = None;
+            for name in [key.name].into_iter().chain(key.aliases.iter().copied()) {
+                self.limits.push(name);
+                let value = self.table.and_then(|table| table.get(name)).map(Spanned::get_ref);
+                let Some(value) = value else { continue };
+                if let Some(first) = first {
+                    let remedy = format!("keep {first} or {name}, not both");
+                    self.problem(name, format!("says the same as {first}"), remedy);
+                    continue;
+                }
+                first = Some(name);
+                self.note_line(name, key.name);
+                let text = match value {
+                    DeValue::String(text) => text.as_ref(),
+                    DeValue::Integer(number) if number.radix() == 10 => number.as_str(),
+                    _ => "",
+                };
+                match key.parse(text) {
+                    Ok(value) => change.set(index, value),
+                    Err((problem, remedy)) => self.problem(name, problem, remedy),
+                }
+            }
+        }
+        change
+    }
+
+    /// Lets what is said of a key under its own name point to where it was written.
+    fn note_line(&self, written: &str, own: &str) {
+        let mut lines = self.sheet.lines.borrow_mut();
+        if let Some(&line) = lines.get(&self.path_of(written)) {
+            lines.insert(self.path_of(own), line);
+        }
+    }
+
     fn size(&mut self, key: &'static str) -> Option<u64> {
         let size = match self.value(key)? {
             DeValue::String(text) => parse_size(text),
@@ -267,12 +308,15 @@ impl<'s, 'i> Section<'s, 'i> {
     fn end(self) {
         for key in self.table.into_iter().flat_map(DeTable::keys) {
             let key: &str = key.get_ref();
-            if self.known.contains(&key) {
+            if self.known.contains(&key) || self.limits.contains(&key) {
                 continue;
             }
-            let remedy = match closest(key, &self.known) {
+            let known = self.known.join(", ");
+            let all: Vec<_> = self.known.iter().chain(&self.limits).copied().collect();
+            let remedy = match closest(key, &all) {
                 Some(near) => format!("did you mean {near}?"),
-                None => format!("possible here: {}", self.known.join(", ")),
+                None if self.limits.is_empty() => format!("possible here: {known}"),
+                None => format!("possible here: {known}, and limits such as total_bytes_sec"),
             };
             self.problem(key, "unknown key", remedy);
         }
@@ -321,6 +365,9 @@ fn read_pool(mut from: Section<'_, '_>) -> Pool {
             .unwrap_or_default(),
         model: from.string("model"),
         rotational: read_rotational(&mut from),
+        capacity_iops: from.long_number("capacity_iops", 1..=RATE_MAX),
+        capacity_bps: from.size("capacity_bps"),
+        limits: Limits::from(from.limits()),
         tunables: read_tunables(&mut from),
         trust: read_trust(&mut from).unwrap_or_default(),
         groups: from.named("groups", read_group),
@@ -391,24 +438,41 @@ pub(crate) fn read_change(text: &str, change: &mut PoolChange) -> Vec<Problem> {
     change.profile = change.profile.or(profile);
     change.depth = change.depth.or(depth);
     change.tunables = read_tunables(&mut from);
-    let weight = |mut from: Section<'_, '_>| {
-        let weight = from.weight("weight");
+    change.limits = from.limits();
+    change.capacity_iops = from.long_number("capacity_iops", 1..=RATE_MAX);
+    change.capacity_bps = from.size("capacity_bps");
+    let node = |mut from: Section<'_, '_>| {
+        let read = (from.weight("weight"), from.limits());
         from.end();
-        weight
+        read
     };
-    let set = |weights: BTreeMap<String, Option<u32>>| {
-        weights.into_iter().filter_map(|(name, weight)| Some((name, weight?))).collect()
-    };
-    change.groups = set(from.named("groups", weight));
-    change.vms = set(from.named("vms", weight));
+    (change.groups, change.group_limits) = apart(from.named("groups", node));
+    (change.vms, change.vm_limits) = apart(from.named("vms", node));
+    change.disk_limits = from.named("disks", |mut from: Section<'_, '_>| {
+        let limits = from.limits();
+        from.end();
+        limits
+    });
     from.end();
     sheet.problems.into_inner()
+}
+
+/// What a list of groups or VMs says, by name.
+type Named<T> = BTreeMap<String, T>;
+
+/// Takes weights and limits apart.
+fn apart(both: Named<(Option<u32>, LimitsChange)>) -> (Named<u32>, Named<LimitsChange>) {
+    let weights = both.iter().filter_map(|(name, (weight, _))| Some((name.clone(), (*weight)?)));
+    let weights = weights.collect();
+    let limits = both.into_iter().filter(|(_, (_, limits))| !limits.is_none());
+    (weights, limits.map(|(name, (_, limits))| (name, limits)).collect())
 }
 
 fn read_group(mut from: Section<'_, '_>) -> Group {
     let group = Group {
         parent: from.string("parent"),
         weight: from.weight("weight").unwrap_or(DEFAULT_WEIGHT),
+        limits: Limits::from(from.limits()),
     };
     from.end();
     group
@@ -421,6 +485,7 @@ fn read_vm(mut from: Section<'_, '_>) -> Vm {
         trust: read_trust(&mut from),
         help_seconds_per_minute: from.number("help_seconds_per_minute", 0..=60),
         help_mib_per_minute: from.number("help_mib_per_minute", 0..=i32::MAX.unsigned_abs()),
+        limits: Limits::from(from.limits()),
     };
     from.end();
     vm
@@ -452,6 +517,7 @@ fn read_disk(mut from: Section<'_, '_>) -> Disk {
     disk.serial = from.string("serial");
     disk.block_bytes = from.number("block_bytes", 512..=4096).unwrap_or(DEFAULT_BLOCK_BYTES);
     disk.write_cache = from.flag("write_cache").unwrap_or(true);
+    disk.limits = Limits::from(from.limits());
     from.end();
     disk
 }

@@ -73,6 +73,9 @@ pub struct PoolStatus {
     /// Its VMs, by name.
     #[serde(default)]
     pub vms: Vec<GroupStatus>,
+    /// Limits of everything together.
+    #[serde(default)]
+    pub limits: LimitStatus,
     /// Its disks, by name.
     pub disks: Vec<DiskStatus>,
 }
@@ -84,6 +87,22 @@ pub struct GroupStatus {
     pub name: String,
     /// Its share among its siblings.
     pub weight: u32,
+    /// Its limits and its reservation.
+    #[serde(default)]
+    pub limits: LimitStatus,
+}
+
+/// Limits and reservations, and what they did since the daemon started.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct LimitStatus {
+    /// Those that are set, as in `total_iops_sec`.
+    pub set: BTreeMap<String, u64>,
+    /// Requests that these limits or some above hold up now.
+    pub held: u32,
+    /// Requests that had to wait for them.
+    pub delayed: u64,
+    /// How long at least one request waited for them, all together.
+    pub throttled_us: u64,
 }
 
 /// One disk: `GET /v1/disks/NAME`.
@@ -132,6 +151,9 @@ pub struct DiskStatus {
     pub queue_time: Latency,
     /// From the device to its answer.
     pub service_time: Latency,
+    /// Its own limits and reservation.
+    #[serde(default)]
+    pub limits: LimitStatus,
 }
 
 /// What a VM's agent asked for and got, since the daemon started.
