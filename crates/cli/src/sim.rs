@@ -1,8 +1,9 @@
 //! `evenkeel sim`: calls the experiments in virtual time and prints what they report.
 
 use clap::{Args, Subcommand, ValueEnum};
-use evenkeel_sim::blocks;
+use evenkeel_sim::{blocks, practice};
 
+use crate::args::Format;
 use crate::bench::table;
 use crate::failure::{Failure, Outcome};
 use crate::print;
@@ -10,7 +11,8 @@ use crate::print;
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  \
     evenkeel sim devices\n  \
-    evenkeel sim blocks --format html > blocks.html")]
+    evenkeel sim blocks --format html > blocks.html\n  \
+    evenkeel sim best-practice")]
 pub(crate) struct SimArgs {
     #[command(subcommand)]
     what: Sim,
@@ -25,6 +27,16 @@ enum Sim {
         /// How to print them
         #[arg(long, value_enum, default_value_t = ReportFormat::Table)]
         format: ReportFormat,
+    },
+    /// Storage figures of two papers on KVM: schedulers, virtio, partitions, exits, timers
+    BestPractice {
+        /// For whom to print
+        #[arg(long, value_enum, default_value_t = Format::Table)]
+        format: Format,
+        /// Virtual time of each experiment
+        #[arg(long, value_name = "MS", default_value_t = 1_000,
+              value_parser = clap::value_parser!(u64).range(1..=60_000))]
+        span_ms: u64,
     },
 }
 
@@ -56,6 +68,17 @@ pub(crate) fn run(args: &SimArgs) -> Outcome<()> {
                 }
                 ReportFormat::Csv => report.csv(),
                 ReportFormat::Html => report.html(),
+            })
+        }
+        Sim::BestPractice { format, span_ms } => {
+            let report = practice::run(&practice::PracticeOptions { span_ms: *span_ms });
+            let value = serde_json::to_value(&report).map_err(Failure::work)?;
+            print(&match format {
+                Format::Table => {
+                    let claims = serde_json::json!({ "rows": value["claims"] });
+                    format!("{}\n{}", table(&value), table(&claims))
+                }
+                Format::Json => serde_json::to_string_pretty(&value).map_err(Failure::work)? + "\n",
             })
         }
     }

@@ -222,3 +222,13 @@ fn the_figures_of_adaptive_blocks_come_as_one_json_document() {
     }
     assert!(rows.iter().all(|row| row["kiops"].as_f64() > Some(0.0)));
 }
+
+#[test]
+fn the_figures_of_best_practice_come_as_one_json_document() {
+    let (code, out, err) = run(&["sim", "best-practice", "--span-ms", "5", "--format", "json"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    let report: serde_json::Value = serde_json::from_str(&out).expect("one document");
+    assert!(report["rows"].as_array().is_some_and(|rows| rows.len() > 100));
+    let claims = report["claims"].as_array().expect("claims");
+    assert!(claims.iter().all(|claim| claim["stated"].as_f64() > Some(0.0)));
+}

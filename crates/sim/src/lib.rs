@@ -17,6 +17,7 @@ mod chart;
 mod device;
 mod disk;
 mod flash;
+pub mod practice;
 mod spec;
 
 pub use device::{DeviceModel, Io, IoOp};
