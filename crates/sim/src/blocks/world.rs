@@ -322,3 +322,41 @@ impl World {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::params::PRESET;
+    use super::*;
+
+    fn rate(size: BlockSize, quick: bool) -> f64 {
+        let mut params = PRESET.params;
+        if quick {
+            (params.wake_ns, params.submit_ns, params.answer_ns) = (0, 500, 100);
+        }
+        let setting = Setting {
+            params,
+            direction: Direction::Read,
+            size,
+            responses: Responses::Block,
+            dma_engines: 1,
+            prefetch: 0,
+            threads: 8,
+            pages: 1,
+            span: Nanos::from_millis(20),
+        };
+        run(&setting).pages_per_second
+    }
+
+    #[test]
+    fn only_threads_that_are_back_before_the_next_block_make_a_full_static_one_faster() {
+        let ratio = |quick| {
+            let [dynamic, full] =
+                [BlockSize::Dynamic, BlockSize::Static(8)].map(|size| rate(size, quick));
+            dynamic / full
+        };
+        let (usual, quick) = (ratio(false), ratio(true));
+        println!("dynamic against full static blocks: usual {usual:.3}, quick {quick:.3}");
+        assert!(usual > 1.05, "{usual}");
+        assert!((0.75..0.95).contains(&quick), "{quick}");
+    }
+}
