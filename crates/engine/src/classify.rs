@@ -1,10 +1,12 @@
 //! Which queue a request belongs to.
 //!
-//! A queue shall come as close to one application of the guest as the evidence allows. Today the
-//! evidence is the I/O priority that Linux guests write into every request, the direction, and
-//! whether a flush soon waits for a write.
+//! A queue shall come as close to one application of the guest as the evidence allows. The
+//! evidence is the I/O priority that Linux guests write into every request, the direction, whether
+//! a flush soon waits for a write, and whether a read continues others.
 
-use evenkeel_sched::{Class, Priority, QueueId};
+use evenkeel_sched::{Class, Nanos, Priority, QueueId};
+
+use crate::streams::{STREAMS, StreamId, Streams};
 
 /// Reads the priority word of a virtio-blk header.
 ///
@@ -34,49 +36,89 @@ pub(crate) fn is_preferred(priority: Priority) -> bool {
     }
 }
 
-/// The queues of one VM: one for each priority and kind, made when first needed.
+/// Returns the number of a priority: 0 to 23, the most important first.
+pub(crate) fn number(priority: Priority) -> u8 {
+    let class = match priority.class {
+        Class::RealTime => 0,
+        Class::BestEffort => 1,
+        Class::Idle => 2,
+    };
+    class * 8 + priority.level.min(7)
+}
+
+fn numbered(number: u8) -> Priority {
+    let class = [Class::RealTime, Class::BestEffort, Class::Idle][usize::from(number / 8)];
+    Priority { class, level: number % 8 }
+}
+
+const PRIORITIES: usize = 24;
+
+/// The queues of one VM, made when first needed: one for each priority and kind, and one for each
+/// priority and stream.
 #[derive(Clone, Debug)]
 pub(crate) struct VmQueues {
-    queues: [Option<QueueId>; 3 * 8 * 2],
+    sync: [[Option<QueueId>; STREAMS + 1]; PRIORITIES],
+    write_back: [Option<QueueId>; PRIORITIES],
+    streams: Streams,
     /// Whether the guest's I/O priorities count.
     pub(crate) heeds_priority: bool,
 }
 
 impl Default for VmQueues {
     fn default() -> Self {
-        Self { queues: [None; 48], heeds_priority: true }
+        Self {
+            sync: [[None; STREAMS + 1]; PRIORITIES],
+            write_back: [None; PRIORITIES],
+            streams: Streams::default(),
+            heeds_priority: true,
+        }
     }
 }
 
 impl VmQueues {
-    /// Returns the place of the queue for `priority` and `sync`.
-    pub(crate) fn slot(&mut self, priority: Priority, sync: bool) -> &mut Option<QueueId> {
-        let class = match priority.class {
-            Class::RealTime => 0,
-            Class::BestEffort => 1,
-            Class::Idle => 2,
-        };
-        let level = usize::from(priority.level.min(7));
-        &mut self.queues[(class * 8 + level) * 2 + usize::from(sync)]
+    /// Returns the stream that a read belongs to, and remembers the read. `pos` is its first sector
+    /// on the pool's address space, so that disks of the VM are told apart.
+    pub(crate) fn stream(
+        &mut self,
+        now: Nanos,
+        priority: Priority,
+        pos: u64,
+        nr_sectors: u32,
+    ) -> StreamId {
+        self.streams.on_read(now, number(priority), pos, nr_sectors)
+    }
+
+    /// Returns the place of the queue for `priority` and `sync`; only what somebody waits for is
+    /// told apart by `stream`.
+    pub(crate) fn slot(
+        &mut self,
+        priority: Priority,
+        sync: bool,
+        stream: StreamId,
+    ) -> &mut Option<QueueId> {
+        let priority = usize::from(number(priority));
+        if sync {
+            &mut self.sync[priority][stream.0.map_or(0, |id| usize::from(id) + 1)]
+        } else {
+            &mut self.write_back[priority]
+        }
     }
 
     /// Returns every queue made so far that somebody waits for, with its priority.
     pub(crate) fn awaited(&self) -> impl Iterator<Item = (Priority, QueueId)> {
-        (0..24_u8).filter_map(|place| {
-            let class = [Class::RealTime, Class::BestEffort, Class::Idle][usize::from(place / 8)];
-            let queue = self.queues[usize::from(place) * 2 + 1]?;
-            Some((Priority { class, level: place % 8 }, queue))
+        self.sync.iter().zip(0..).flat_map(|(queues, priority)| {
+            queues.iter().flatten().map(move |&queue| (numbered(priority), queue))
         })
     }
 
     /// Forgets every queue: the elevator that made them is gone.
     pub(crate) fn forget(&mut self) {
-        self.queues = Self::default().queues;
+        *self = Self { heeds_priority: self.heeds_priority, ..Self::default() };
     }
 
     /// Returns every queue made so far.
     pub(crate) fn iter(&self) -> impl Iterator<Item = QueueId> {
-        self.queues.iter().flatten().copied()
+        self.sync.as_flattened().iter().chain(&self.write_back).flatten().copied()
     }
 }
 
@@ -144,8 +186,8 @@ mod tests {
         ]
         .map(|(class, level)| Priority { class, level });
         for (priority, id) in priorities.into_iter().zip(0..) {
-            *queues.slot(priority, true) = Some(QueueId(id));
-            *queues.slot(priority, false) = Some(QueueId(100 + id));
+            *queues.slot(priority, true, StreamId(None)) = Some(QueueId(id));
+            *queues.slot(priority, false, StreamId(None)) = Some(QueueId(100 + id));
         }
         let expected: Vec<_> =
             priorities.into_iter().zip(0..).map(|(priority, id)| (priority, QueueId(id))).collect();

@@ -20,6 +20,7 @@ use crate::disk::{Disk, DiskId, DiskReport, Durations};
 use crate::groups::{Group, Groups};
 use crate::request::{Geometry, Request, SECTOR_BYTES, Status};
 use crate::slots::{Carried, DeviceOp, Errno, Links, Parts, Place, Retired, Slot, Slots, Token};
+use crate::streams::StreamId;
 
 /// How an engine decides.
 #[derive(Clone, Debug)]
@@ -435,10 +436,17 @@ impl Engine {
         base
     }
 
-    fn queue(&mut self, now: Nanos, vm: GroupId, priority: Priority, sync: bool) -> QueueId {
+    /// Returns the queue of a request whose first sector on the pool's address space is `pos`.
+    fn queue(&mut self, now: Nanos, vm: GroupId, slot: &Slot, pos: u64) -> QueueId {
+        let Slot { priority, sync, nr_sectors, .. } = *slot;
         let group = self.groups.get_mut(vm);
         let known_as = group.known_as;
-        let place = group.queues.slot(priority, sync);
+        let stream = if slot.op == DeviceOp::Read && self.scheduler.profits_from_streams() {
+            group.queues.stream(now, priority, pos, nr_sectors)
+        } else {
+            StreamId::default()
+        };
+        let place = group.queues.slot(priority, sync, stream);
         if let Some(queue) = *place {
             return queue;
         }
@@ -455,7 +463,7 @@ impl Engine {
         let op = slot.op.scheduled();
         let disk = self.disk(slot.disk);
         let (vm, pos) = (disk.vm, disk.base + slot.sector);
-        let queue = self.queue(now, vm, slot.priority, slot.sync);
+        let queue = self.queue(now, vm, &slot, pos);
         let Slot { segments, sync, .. } = slot;
         let nr_sectors = slot.cost_sectors();
         let request = evenkeel_sched::Request { tag, queue, op, pos, nr_sectors, segments, sync };

@@ -25,6 +25,7 @@ mod groups;
 mod help;
 mod histogram;
 mod slots;
+mod streams;
 
 pub use blocks::{BlockConfig, BlockFigures, BlockSize, Blocks, REMAINDER_WAIT, Responses};
 pub use claims::Claims;

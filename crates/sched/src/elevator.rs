@@ -219,6 +219,17 @@ impl Elevator {
         }
         true
     }
+
+    /// Returns whether it serves one queue after the other and moves a head between them, so that
+    /// reads of different places had better not share a queue.
+    #[must_use]
+    pub const fn profits_from_streams(&self) -> bool {
+        match &self.0 {
+            Inner::Bfq(bfq) => bfq.is_rotational(),
+            Inner::Cfq(cfq) => cfq.is_rotational(),
+            _ => false,
+        }
+    }
 }
 
 impl Scheduler for Elevator {

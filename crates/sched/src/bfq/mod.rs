@@ -331,6 +331,11 @@ impl Bfq {
         (is_waiting || times_out).then(|| self.slot.wakes())
     }
 
+    /// Returns whether reaching a sector means moving something.
+    pub(crate) const fn is_rotational(&self) -> bool {
+        self.rotational
+    }
+
     fn busy_total(&self) -> u32 {
         self.busy.iter().sum()
     }

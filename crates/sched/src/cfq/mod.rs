@@ -194,6 +194,11 @@ impl Cfq {
         self.tunables = tunables;
     }
 
+    /// Returns whether reaching a sector means moving something.
+    pub(crate) const fn is_rotational(&self) -> bool {
+        self.rotational
+    }
+
     const fn is_queueing_flash(&self) -> bool {
         !self.rotational && self.queueing.is_on
     }
