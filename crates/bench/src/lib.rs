@@ -1,5 +1,6 @@
 //! Benchmarks and the guest lab: workloads, start-up measurement, statistics, reports.
 
+mod allocations;
 mod child;
 pub mod client;
 pub mod demo;

@@ -20,6 +20,8 @@ use evenkeel_sched::{
 };
 use serde::Serialize;
 
+use crate::allocations;
+
 /// Requests that each queue keeps outstanding: enough to stay busy while one is at the device.
 const PER_QUEUE: u32 = 4;
 /// Queues of one virtual machine, machines of a rack, racks of a tenant.
@@ -137,8 +139,8 @@ fn weigh(kind: Kind) -> [u64; 2] {
     let now = Nanos::ORIGIN;
     let one = |add: fn(&mut Elevator)| {
         let mut elevator = Elevator::new(now, &ElevatorConfig { kind, ..Default::default() });
-        let info = allocation_counter::measure(|| (0..WEIGHED).for_each(|_| add(&mut elevator)));
-        u64::try_from(info.bytes_current).unwrap_or(0) / u64::from(WEIGHED)
+        let counted = allocations::count(|| (0..WEIGHED).for_each(|_| add(&mut elevator)));
+        counted.bytes_kept / u64::from(WEIGHED)
     };
     [
         one(|elevator| {
@@ -153,7 +155,7 @@ fn weigh(kind: Kind) -> [u64; 2] {
 fn measure(mut load: Load, bytes: [u64; 2], options: &Options) -> Row {
     let requests = options.requests.max(4 * load.outstanding());
     load.serve(requests);
-    let allocated = allocation_counter::measure(|| load.serve(requests)).count_total;
+    let allocated = allocations::count(|| load.serve(requests)).calls;
     let mut times: Vec<f64> = (0..options.repetitions.max(1))
         .map(|_| {
             let start = Instant::now();
@@ -278,8 +280,8 @@ mod tests {
             for queues in [1, 10, 300] {
                 let mut load = Load::new(kind, queues, 3);
                 load.serve(20_000);
-                let info = allocation_counter::measure(|| load.serve(20_000));
-                assert_eq!(info.count_total, 0, "{kind} with {queues} queues");
+                let counted = allocations::count(|| load.serve(20_000));
+                assert_eq!(counted.calls, 0, "{kind} with {queues} queues");
             }
         }
     }
