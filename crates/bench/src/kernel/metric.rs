@@ -126,14 +126,15 @@ impl Metric {
             | Self::RandomShareError
             | Self::StartIdle
             | Self::StartPlain
-            | Self::StartPlainRatio
-            | Self::StartPreferred
-            | Self::StartPreferredRatio => Better::Less,
-            // A matter of weights, or the other side of what the application got.
+            | Self::StartPreferred => Better::Less,
+            // A matter of weights, the other side of what the application got, or worse just
+            // because the start on the idle disk is better.
             Self::SequentialShare(_)
             | Self::RandomShare(_)
             | Self::MixedSequential
             | Self::MixedRandom
+            | Self::StartPlainRatio
+            | Self::StartPreferredRatio
             | Self::StartReaders => Better::Neither,
         }
     }
