@@ -1,4 +1,4 @@
-//! Modelled devices, in virtual time.
+//! Modelled devices, and whatever can be tried on them, in virtual time.
 //!
 //! Think of a stopwatch with the habits of a disk. It moves no data; it is told what a disk would
 //! be asked to do, and says when that disk would have done it. The daemon puts one between engine
@@ -8,17 +8,22 @@
 //! The contract is [`DeviceModel`]; [`model`] and [`ModelSpec`] build one by name. Every figure is
 //! listed with its source in `docs/devices.md`, and can be overridden.
 //!
-//! Deliberately absent: clocks, threads, I/O, data, failures, and randomness other than hashes of
-//! positions.
+//! [`world`] is that simulator: guests, hosts and time around the production schedulers and the
+//! production engine. [`d36`] are the setups of a published experiment in it.
+//!
+//! Deliberately absent: clocks, threads, I/O and data. Models have no failures and no randomness
+//! other than hashes of positions; worlds have both, from a seed.
 #![forbid(unsafe_code)]
 
 pub mod blocks;
 mod chart;
+pub mod d36;
 mod device;
 mod disk;
 mod flash;
 pub mod practice;
 mod spec;
+pub mod world;
 
 pub use device::{DeviceModel, Io, IoOp};
 pub use disk::DiskModel;

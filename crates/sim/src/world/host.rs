@@ -1,0 +1,360 @@
+//! What the host puts between requests and the device: its kernel's block layer with the threads of
+//! QEMU above it, or Evenkeel's engine.
+
+use evenkeel_engine::{
+    Ask, BlockConfig, DeviceOp, DiskId, Engine, EngineConfig, Errno, Geometry, HelpPolicy, Request,
+    Token,
+};
+use evenkeel_sched::{
+    Elevator, ElevatorConfig, GroupId, Nanos, Op, Priority, Tag, Urgency, Weight,
+};
+
+use super::block::{Bio, BlockLayer, BlockLimits};
+use super::program::File;
+use super::threads::{Taker, ThreadPool};
+use crate::{Io, IoOp};
+
+/// Which software of the host decides what the device does next.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum HostPath {
+    /// The host's kernel: it sees the processes of the host and, for each VM, the threads of QEMU,
+    /// one queue each, all alike (D3.6, section 9.2).
+    Threads,
+    /// The same once the kernel's elevator has merged the queues of a VM's threads into one: CFQ
+    /// and BFQ do that with processes that read interleaved parts of the same stream, which these
+    /// threads do whenever the guest reads in order.
+    MergedThreads,
+    /// Evenkeel: each VM is a group of its own, and so is each process of the host.
+    Evenkeel,
+}
+
+/// Names whose request it is, inside the tokens of the host.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Owner {
+    /// A bio of the host's own system.
+    Host(u64),
+    /// A request of a guest, by the guest's index and tag.
+    Guest { guest: u32, tag: u32 },
+}
+
+impl Owner {
+    const GUEST: u64 = 1 << 63;
+
+    const fn token(self) -> u64 {
+        match self {
+            Self::Host(token) => token,
+            Self::Guest { guest, tag } => Self::GUEST | (guest as u64) << 32 | tag as u64,
+        }
+    }
+
+    fn of(token: u64) -> Self {
+        if token & Self::GUEST == 0 {
+            return Self::Host(token);
+        }
+        let guest = u32::try_from(token >> 32 & 0x7fff_ffff).expect("31 bits");
+        let tag = u32::try_from(token & 0xffff_ffff).expect("32 bits");
+        Self::Guest { guest, tag }
+    }
+}
+
+/// A request on its way from a guest.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GuestRequest {
+    pub(crate) guest: u32,
+    pub(crate) tag: u32,
+    pub(crate) io: Io,
+}
+
+/// The host's side.
+#[derive(Debug)]
+pub(crate) enum Host {
+    Threads(Box<Threads>),
+    Evenkeel(Box<Daemon>),
+}
+
+impl Host {
+    pub(crate) fn new(now: Nanos, path: HostPath, elevator: &ElevatorConfig, depth: u32) -> Self {
+        match path {
+            HostPath::Threads | HostPath::MergedThreads => Self::Threads(Box::new(Threads {
+                merges: path == HostPath::MergedThreads,
+                layer: BlockLayer::new(
+                    Elevator::new(now, elevator),
+                    BlockLimits { slots: 128, depth },
+                ),
+                vms: Vec::new(),
+            })),
+            HostPath::Evenkeel => {
+                let blocks = BlockConfig::default();
+                let config = EngineConfig { elevator: elevator.clone(), depth, blocks };
+                Self::Evenkeel(Box::new(Daemon {
+                    engine: Engine::new(now, &config),
+                    disks: Vec::new(),
+                    vms: Vec::new(),
+                    asked: 0,
+                }))
+            }
+        }
+    }
+
+    /// Adds a source for a process of the host that uses `file`.
+    pub(crate) fn add_process(&mut self, now: Nanos, file: File, sync: bool) -> u32 {
+        match self {
+            Self::Threads(host) => host.layer.add_source(now, Priority::default(), sync),
+            Self::Evenkeel(host) => host.add_disk(now, file, Weight::default()).1,
+        }
+    }
+
+    /// Says that a process of the host has ended.
+    pub(crate) fn remove_process(&mut self, now: Nanos, source: u32) {
+        if let Self::Threads(host) = self {
+            host.layer.remove_source(now, source);
+        }
+    }
+
+    /// Adds the VM with the next index, with a disk that lies at `image` on the device.
+    pub(crate) fn add_vm(&mut self, now: Nanos, image: File, weight: Weight) {
+        match self {
+            Self::Threads(host) => {
+                let layer = &mut host.layer;
+                let merged = host.merges.then(|| layer.add_source(now, Priority::default(), true));
+                let (pool, requests) = (ThreadPool::default(), Vec::new());
+                host.vms.push(ThreadedVm { image, pool, requests, merged });
+            }
+            Self::Evenkeel(host) => {
+                let (group, source) = host.add_disk(now, image, weight);
+                host.engine.set_help_policy(now, group, HelpPolicy::default());
+                host.vms.push((group, source));
+            }
+        }
+    }
+
+    /// Takes a bio of a process of the host.
+    pub(crate) fn submit(&mut self, now: Nanos, bio: Bio) {
+        match self {
+            Self::Threads(host) => {
+                host.layer.submit(now, Bio { token: Owner::Host(bio.token).token(), ..bio });
+            }
+            Self::Evenkeel(host) => {
+                let io =
+                    Io { op: bio.op, pos: bio.pos, nr_sectors: bio.nr_sectors, durable: false };
+                let token = Owner::Host(bio.token).token();
+                let base = host.disks[bio.source as usize].1;
+                let io = Io { pos: io.pos.saturating_sub(base), ..io };
+                host.submit(now, bio.source, token, &io);
+            }
+        }
+    }
+
+    /// Takes a request of a guest.
+    pub(crate) fn arrive(&mut self, now: Nanos, request: &GuestRequest) {
+        match self {
+            Self::Threads(host) => host.arrive(now, request),
+            Self::Evenkeel(host) => {
+                let token = Owner::Guest { guest: request.guest, tag: request.tag }.token();
+                let source = host.vms[request.guest as usize].1;
+                host.submit(now, source, token, &request.io);
+            }
+        }
+    }
+
+    /// Returns the next command for the device.
+    pub(crate) fn dispatch(&mut self, now: Nanos) -> Option<(Tag, Io)> {
+        match self {
+            Self::Threads(host) => host.layer.dispatch(now),
+            Self::Evenkeel(host) => {
+                let command = host.engine.dispatch(now)?;
+                let op = match command.op {
+                    DeviceOp::Read => IoOp::Read,
+                    DeviceOp::Write => IoOp::Write,
+                    DeviceOp::Discard => IoOp::Discard,
+                    DeviceOp::WriteZeroes => IoOp::WriteZeroes,
+                    DeviceOp::Flush => IoOp::Flush,
+                };
+                let (pos, nr_sectors) = (command.pos, command.nr_sectors);
+                Some((command.tag, Io { op, pos, nr_sectors, durable: command.durable }))
+            }
+        }
+    }
+
+    /// Says what became of a command.
+    pub(crate) fn complete(&mut self, now: Nanos, tag: Tag, outcome: Result<(), Errno>) {
+        match self {
+            Self::Threads(host) => host.layer.complete(now, tag),
+            Self::Evenkeel(host) => host.engine.complete(now, tag, outcome),
+        }
+    }
+
+    /// Returns whose request is finished; call until `None`.
+    pub(crate) fn retire(&mut self, now: Nanos) -> Option<Owner> {
+        let token = match self {
+            Self::Threads(host) => host.layer.retire()?,
+            Self::Evenkeel(host) => host.engine.retire()?.token.0,
+        };
+        let owner = Owner::of(token);
+        if let (Self::Threads(host), Owner::Guest { guest, tag }) = (&mut *self, owner) {
+            host.finish(now, guest, tag);
+        }
+        Some(owner)
+    }
+
+    /// Takes a guest's word on whether somebody in it is urgent. The kernel's path has no ear.
+    pub(crate) fn ask(&mut self, now: Nanos, guest: u32, is_urgent: bool) {
+        if let Self::Evenkeel(host) = self {
+            host.asked += 1;
+            let urgency = if is_urgent { Urgency::Interactive } else { Urgency::None };
+            let ask = Ask { seq: host.asked, urgency, lease: Nanos::from_secs(1), marked: false };
+            host.engine.ask_help(now, host.vms[guest as usize].0, ask);
+        }
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Nanos> {
+        match self {
+            Self::Threads(host) => host.layer.next_deadline(),
+            Self::Evenkeel(host) => host.engine.next_deadline(),
+        }
+    }
+
+    pub(crate) fn check_invariants(&self) {
+        match self {
+            Self::Threads(host) => host.layer.check_invariants(),
+            Self::Evenkeel(host) => host.engine.check_invariants(),
+        }
+    }
+}
+
+/// A request of a guest that a thread has, or will have.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    io: Io,
+    source: u32,
+}
+
+#[derive(Debug)]
+struct ThreadedVm {
+    image: File,
+    pool: ThreadPool,
+    /// By tag.
+    requests: Vec<Option<Held>>,
+    /// The queue of all threads, where their queues have been merged.
+    merged: Option<u32>,
+}
+
+/// A kernel, and QEMU's threads.
+#[derive(Debug)]
+pub(crate) struct Threads {
+    /// Whether the threads of a VM share a queue.
+    merges: bool,
+    layer: BlockLayer,
+    vms: Vec<ThreadedVm>,
+}
+
+impl Threads {
+    fn arrive(&mut self, now: Nanos, request: &GuestRequest) {
+        let GuestRequest { guest, tag, io, .. } = *request;
+        let vm = &mut self.vms[guest as usize];
+        while let Some(source) = vm.pool.ended(now) {
+            if vm.merged.is_none() {
+                self.layer.remove_source(now, source);
+            }
+        }
+        let place = tag as usize;
+        if vm.requests.len() <= place {
+            vm.requests.resize(place + 1, None);
+        }
+        let source = match vm.pool.submit(tag) {
+            Taker::Thread(source) => source,
+            Taker::New => {
+                vm.pool.starts();
+                vm.merged.unwrap_or_else(|| self.layer.add_source(now, Priority::default(), true))
+            }
+            Taker::Later => {
+                vm.requests[place] = Some(Held { io, source: 0 });
+                return;
+            }
+        };
+        self.hand_over(now, guest, tag, Held { io, source });
+    }
+
+    /// Lets a thread make its system call.
+    fn hand_over(&mut self, now: Nanos, guest: u32, tag: u32, held: Held) {
+        let vm = &mut self.vms[guest as usize];
+        vm.requests[tag as usize] = Some(held);
+        let Held { io: Io { op, pos, nr_sectors, .. }, source } = held;
+        let token = Owner::Guest { guest, tag }.token();
+        let pos = vm.image.start + pos;
+        self.layer.submit(now, Bio { token, source, op, pos, nr_sectors, sync: true });
+    }
+
+    fn finish(&mut self, now: Nanos, guest: u32, tag: u32) {
+        let vm = &mut self.vms[guest as usize];
+        let held = vm.requests[tag as usize].take().expect("a thread has what is finished");
+        if let Some(next) = vm.pool.done(now, held.source) {
+            let io = vm.requests[next as usize].expect("it waits for a thread").io;
+            self.hand_over(now, guest, next, Held { io, source: held.source });
+        }
+    }
+}
+
+/// Evenkeel.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    engine: Engine,
+    /// By source: the disk, and where its file begins on the device.
+    disks: Vec<(DiskId, u64)>,
+    /// By guest: the group and the source.
+    vms: Vec<(GroupId, u32)>,
+    /// Messages of guests.
+    asked: u64,
+}
+
+impl Daemon {
+    fn add_disk(&mut self, now: Nanos, file: File, weight: Weight) -> (GroupId, u32) {
+        let group = self.engine.add_group(now, GroupId::ROOT, weight);
+        let geometry = Geometry {
+            sectors: file.sectors,
+            block_bytes: 512,
+            read_only: false,
+            discard: true,
+            write_zeroes: true,
+        };
+        let disk = self.engine.add_disk(group, geometry);
+        self.disks.push((disk, file.start));
+        let source = u32::try_from(self.disks.len() - 1).expect("fewer than 2^32 disks");
+        (group, source)
+    }
+
+    /// Takes a request whose position counts from the beginning of its disk.
+    fn submit(&mut self, now: Nanos, source: u32, token: u64, io: &Io) {
+        let (disk, token) = (self.disks[source as usize].0, Token(token));
+        let op = match io.op {
+            IoOp::Flush => {
+                self.engine.flush(now, disk, token);
+                return;
+            }
+            IoOp::Read => Op::Read,
+            IoOp::Write => Op::Write,
+            IoOp::Discard => Op::Discard,
+            IoOp::WriteZeroes => Op::WriteZeroes,
+        };
+        let Io { pos: sector, nr_sectors, .. } = *io;
+        let request = Request { op, sector, nr_sectors, segments: 1, ioprio: 0, unmap: false };
+        self.engine.submit(now, disk, token, &request);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_tell_the_host_from_its_guests() {
+        for owner in [
+            Owner::Host(0),
+            Owner::Host(u64::from(u32::MAX)),
+            Owner::Guest { guest: 0, tag: 0 },
+            Owner::Guest { guest: 0x7fff_ffff, tag: u32::MAX },
+        ] {
+            assert_eq!(Owner::of(owner.token()), owner);
+        }
+    }
+}
