@@ -3,6 +3,7 @@
 mod allocations;
 mod child;
 pub mod client;
+pub mod d36;
 pub mod demo;
 pub mod fairness;
 pub mod kernel;
@@ -11,4 +12,5 @@ pub mod process;
 pub mod rate;
 pub mod sched;
 pub mod shares;
+pub mod speed;
 pub mod stats;

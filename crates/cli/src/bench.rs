@@ -57,7 +57,7 @@ fn progress(line: &str) {
 }
 
 /// Prints a report as JSON, or as the table that `table` makes of that.
-fn show(
+pub(crate) fn show(
     format: Format,
     report: &impl Serialize,
     table: impl FnOnce(&Value) -> String,

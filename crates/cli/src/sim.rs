@@ -1,16 +1,22 @@
 //! `evenkeel sim`: calls the experiments in virtual time and prints what they report.
 
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
 use clap::{Args, Subcommand, ValueEnum};
+use evenkeel_bench::{d36, speed};
 use evenkeel_sim::{blocks, practice};
 
 use crate::args::Format;
-use crate::bench::table;
+use crate::bench::{show, table};
 use crate::failure::{Failure, Outcome};
 use crate::print;
 
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  \
     evenkeel sim devices\n  \
+    evenkeel sim d36 --quick\n  \
+    evenkeel sim d36 --figure 8 --format html > figure8.html\n  \
     evenkeel sim blocks --format html > blocks.html\n  \
     evenkeel sim best-practice")]
 pub(crate) struct SimArgs {
@@ -22,6 +28,19 @@ pub(crate) struct SimArgs {
 enum Sim {
     /// Print the modelled devices: every parameter, its default and where that comes from
     Devices,
+    /// Repeat the experiments of D3.6: throughput and application start-up in a guest under load,
+    /// with BFQ and CFQ, without and with coordination between guest and host
+    D36(D36Args),
+    /// Measure how fast the simulator itself is, in requests per second of one core
+    Speed {
+        /// Readers, each a queue of its own
+        #[arg(long, value_name = "N", default_value_t = 100,
+              value_parser = clap::value_parser!(u64).range(1..=10_000))]
+        queues: u64,
+        /// For whom to print
+        #[arg(long, value_enum, default_value_t = Format::Table)]
+        format: Format,
+    },
     /// Figures of the paper on adaptive blocks: throughput and latency by block, threads and size
     Blocks {
         /// How to print them
@@ -40,6 +59,26 @@ enum Sim {
     },
 }
 
+#[derive(Args, Debug)]
+struct D36Args {
+    /// Only this figure of the document; may be given more than once [default: all of them]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=17))]
+    figure: Vec<u32>,
+    /// Three runs of two starts instead of ten of five
+    #[arg(long)]
+    quick: bool,
+    /// Also what the document does not show: deadline and noop, other elevators in the host,
+    /// Evenkeel without help
+    #[arg(long)]
+    extras: bool,
+    /// Of all that is left to chance; the same seed gives the same figures
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// How to print them
+    #[arg(long, value_enum, default_value_t = ReportFormat::Table)]
+    format: ReportFormat,
+}
+
 /// How an experiment is printed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 enum ReportFormat {
@@ -56,6 +95,8 @@ enum ReportFormat {
 pub(crate) fn run(args: &SimArgs) -> Outcome<()> {
     match &args.what {
         Sim::Devices => print(&evenkeel_sim::describe()),
+        Sim::D36(args) => run_d36(args),
+        Sim::Speed { queues, format } => show(*format, &speed::run(*queues), table),
         Sim::Blocks { format } => {
             let report = blocks::run(&blocks::BlocksOptions::default());
             print(&match format {
@@ -80,6 +121,41 @@ pub(crate) fn run(args: &SimArgs) -> Outcome<()> {
                 }
                 Format::Json => serde_json::to_string_pretty(&value).map_err(Failure::work)? + "\n",
             })
+        }
+    }
+}
+
+fn run_d36(args: &D36Args) -> Outcome<()> {
+    let D36Args { figure, quick, extras, seed, format } = args;
+    let options =
+        d36::Options { figures: figure.clone(), quick: *quick, extras: *extras, seed: *seed };
+    let pace = Pace::default();
+    let report = d36::run(&options, |progress| {
+        pace.say(progress.done == progress.all, || {
+            let left = progress.left.as_secs();
+            format!("{} of {} runs, {left} s left", progress.done, progress.all)
+        });
+    });
+    print(&match format {
+        ReportFormat::Table => report.table(),
+        ReportFormat::Json => serde_json::to_string_pretty(&report).map_err(Failure::work)? + "\n",
+        ReportFormat::Csv => report.csv(),
+        ReportFormat::Html => report.html().map_err(Failure::Work)?,
+    })
+}
+
+/// Tells how far the work is on standard error, every two seconds and at the end.
+#[derive(Debug, Default)]
+struct Pace(Mutex<Option<Instant>>);
+
+impl Pace {
+    fn say(&self, is_last: bool, line: impl FnOnce() -> String) {
+        // Whoever finds it locked has nothing newer to tell.
+        let Ok(mut last) = self.0.try_lock() else { return };
+        let due = last.is_none_or(|last| last.elapsed() >= Duration::from_secs(2));
+        if due || is_last {
+            *last = Some(Instant::now());
+            eprintln!("{}", line());
         }
     }
 }
