@@ -15,7 +15,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 export EVENKEEL_BIN := $(EVENKEEL)
 export RUST_BACKTRACE ?= 1
 
-.PHONY: help setup build demo test bench bench-kernel lint fuzz install
+.PHONY: help setup build demo test bench bench-kernel lint fuzz install agent
 
 help:
 	@echo 'make setup    install what is missing: compiler, QEMU, fio, a guest kernel (needs root)'
@@ -28,13 +28,14 @@ help:
 	@echo 'make fuzz     fuzz the parser of requests and each scheduler, $(FUZZ_SECONDS) s each, then try'
 	@echo '              $(FUZZ_CASES) cases in each random test of the schedulers (hours)'
 	@echo 'make install  install evenkeel into ~/.cargo/bin'
+	@echo 'make agent    build the agent for guests as one static file'
 
 # Quick and silent when nothing is missing.
 setup:
 	@scripts/setup.sh
 
 build: setup
-	$(CARGO) build --locked --release -p evenkeel
+	$(CARGO) build --locked --release -p evenkeel -p evenkeel-agent
 
 demo: build
 	$(EVENKEEL) bench demo
@@ -70,6 +71,11 @@ fuzz: setup
 	        fuzz/corpus/$$elevator -- -max_total_time=$(FUZZ_SECONDS); \
 	done
 	EVENKEEL_CASES=$(FUZZ_CASES) $(CARGO) test --locked -p evenkeel-sched
+
+# A static program needs its C library at link time only.
+agent: setup
+	$(CARGO) rustc --locked --release -p evenkeel-agent -- -C target-feature=+crt-static -C strip=symbols
+	@ls -l $(TARGET)/release/evenkeel-agent
 
 install: setup
 	$(CARGO) install --locked --path crates/cli

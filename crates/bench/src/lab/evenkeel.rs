@@ -105,6 +105,12 @@ impl Daemon {
         socket_path(&self.run.0, disk)
     }
 
+    /// Returns the socket by which the agent of a VM is heard.
+    #[must_use]
+    pub fn agent_socket(&self, vm: &str) -> PathBuf {
+        self.run.0.join(format!("{vm}.agent.sock"))
+    }
+
     /// Starts the daemon again after its end. Guests come back to it by themselves.
     ///
     /// # Errors

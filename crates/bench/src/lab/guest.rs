@@ -25,6 +25,7 @@ pub struct GuestBuilder {
     memory_mib: u32,
     cpus: u32,
     disks: Vec<Disk>,
+    agent_port: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug)]
@@ -35,7 +36,14 @@ enum Disk {
 
 impl GuestBuilder {
     pub(super) fn new(boot: Boot) -> Self {
-        Self { boot, name: "guest".to_owned(), memory_mib: 256, cpus: 1, disks: Vec::new() }
+        Self {
+            boot,
+            name: "guest".to_owned(),
+            memory_mib: 256,
+            cpus: 1,
+            disks: Vec::new(),
+            agent_port: None,
+        }
     }
 
     /// Sets the name that errors mention.
@@ -70,6 +78,13 @@ impl GuestBuilder {
     #[must_use]
     pub fn plain_disk(mut self, image: impl Into<PathBuf>) -> Self {
         self.disks.push(Disk::Plain { image: image.into() });
+        self
+    }
+
+    /// Adds the port by which the guest's agent talks to the daemon that listens at `socket`.
+    #[must_use]
+    pub fn agent_port(mut self, socket: impl Into<PathBuf>) -> Self {
+        self.agent_port = Some(socket.into());
         self
     }
 
@@ -144,6 +159,12 @@ impl GuestBuilder {
         command.args(["-device", "virtio-serial-pci", "-chardev"]);
         command.arg(format!("socket,id=lab,path={port},server=on,wait=off"));
         command.args(["-device", "virtserialport,chardev=lab,name=org.evenkeel.lab.0"]);
+        if let Some(socket) = &self.agent_port {
+            let path = socket.display();
+            command.arg("-chardev");
+            command.arg(format!("socket,id=agent,path={path},{}", reconnect_option()));
+            command.args(["-device", "virtserialport,chardev=agent,name=org.evenkeel.agent.0"]);
+        }
     }
 }
 

@@ -1,0 +1,135 @@
+//! The agent in a real guest, and what it gets from the daemon.
+
+mod support;
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+use std::thread;
+use std::time::Duration;
+
+use evenkeel_bench::lab::{Daemon, Guest, Lab};
+use support::{Space, evenkeel, turn};
+
+/// The agent of the sources as they are now.
+fn agent_binary() -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let found = BUILT.get_or_init(|| {
+        if let Some(evenkeel) = std::env::var_os("EVENKEEL_BIN") {
+            return PathBuf::from(evenkeel).with_file_name("evenkeel-agent");
+        }
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--package", "evenkeel-agent"]);
+        assert!(build.status().unwrap().success(), "evenkeel-agent does not build");
+        let test = std::env::current_exe().unwrap();
+        test.ancestors().nth(2).unwrap().join("evenkeel-agent")
+    });
+    assert!(found.is_file(), "{} is missing; run `make build`", found.display());
+    found.clone()
+}
+
+fn lab_with_agent() -> &'static Lab {
+    static LAB: OnceLock<Lab> = OnceLock::new();
+    LAB.get_or_init(|| {
+        let agent = agent_binary();
+        let programs = [agent.to_str().expect("the checkout's path is UTF-8")];
+        Lab::prepare_with(&Lab::default_dir().unwrap(), &programs).unwrap()
+    })
+}
+
+/// What the daemon says of the VM's help.
+fn help(daemon: &Daemon) -> serde_json::Value {
+    daemon.status().unwrap()["pools"][0]["disks"][0]["help"].clone()
+}
+
+/// Waits until the daemon's figures satisfy `is_so`; returns them.
+fn wait_for(
+    daemon: &Daemon,
+    what: &str,
+    is_so: impl Fn(&serde_json::Value) -> bool,
+) -> serde_json::Value {
+    for _ in 0..600 {
+        let figures = help(daemon);
+        if is_so(&figures) {
+            return figures;
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    panic!("{what} did not come: {}", help(daemon));
+}
+
+fn number(figures: &serde_json::Value, field: &str) -> u64 {
+    figures[field].as_u64().unwrap_or_else(|| panic!("no {field} in {figures}"))
+}
+
+struct Stage {
+    _space: Space,
+    daemon: Daemon,
+    guest: Guest,
+}
+
+/// A guest whose disk is served by a daemon that trusts it, with a running agent.
+fn stage(name: &str) -> Stage {
+    let space = Space::new(name);
+    let daemon = evenkeel()
+        .disk("desk", space.path("desk.img"))
+        .arg("--create=256M")
+        .arg("--trust=interactive")
+        .serve()
+        .unwrap();
+    let guest = lab_with_agent()
+        .guest()
+        .name(name)
+        .disk(daemon.socket("desk"), 1)
+        .agent_port(daemon.agent_socket("desk"))
+        .boot()
+        .unwrap();
+    guest.check("mkdir -p /run && evenkeel-agent serve >/tmp/agent.log 2>&1 & sleep 1").unwrap();
+    Stage { _space: space, daemon, guest }
+}
+
+#[test]
+fn a_program_that_starts_in_a_guest_is_helped_and_then_no_more() {
+    let _turn = turn();
+    let Stage { daemon, guest, .. } = stage("agent");
+    let status = guest.check("evenkeel-agent status").unwrap();
+    assert!(status.contains("connected") && status.contains("told by the kernel"), "{status}");
+    let before = number(&help(&daemon), "begun");
+    let marked = guest
+        .check("evenkeel-agent run -- sh -c 'ionice; dd if=/dev/vda of=/dev/null bs=4k count=500 iflag=direct 2>&1'")
+        .unwrap();
+    assert!(marked.contains("best-effort: prio 0"), "{marked}");
+    let during = wait_for(&daemon, "help", |figures| number(figures, "begun") > before);
+    assert!(number(&during, "messages") > 0);
+    // Programs of the guest's own end; their urgency lasts for 10 s at most.
+    let after = wait_for(&daemon, "the end of help", |figures| figures["level"] == "none");
+    assert!(number(&after, "helped_ms") > 0, "{after}");
+    guest.poweroff().unwrap();
+}
+
+#[test]
+fn help_ends_by_itself_when_the_agent_is_killed_or_the_guest_floods_its_port() {
+    let _turn = turn();
+    let Stage { daemon, guest, .. } = stage("killed");
+    let before = number(&help(&daemon), "begun");
+    guest.check("evenkeel-agent run -- sleep 100 & sleep 1; killall -9 evenkeel-agent").unwrap();
+    wait_for(&daemon, "help", |figures| number(figures, "begun") > before);
+    let after = wait_for(&daemon, "the end of help", |figures| figures["level"] == "none");
+    assert!(number(&after, "expired") > 0, "the lease ended it: {after}");
+
+    let messages = number(&after, "messages");
+    let flood = "port=/dev/$(grep -l org.evenkeel.agent.0 /sys/class/virtio-ports/*/name | \
+                 cut -d/ -f5); yes garbage | head -c 4000000 > $port; \
+                 head -c 1000000 /dev/urandom > $port; echo done";
+    assert_eq!(guest.check(flood).unwrap(), "done");
+    let flooded = help(&daemon);
+    assert_eq!((number(&flooded, "messages"), &flooded["level"]), (messages, &"none".into()));
+    // The disk has not noticed, and the next agent is heard.
+    guest.check("dd if=/dev/vda of=/dev/null bs=1M count=16 iflag=direct").unwrap();
+    guest
+        .check("printf '\\n' > /dev/null; evenkeel-agent serve >/tmp/agent.log 2>&1 & sleep 1")
+        .unwrap();
+    guest.check("evenkeel-agent run -- true").unwrap();
+    wait_for(&daemon, "help for the next agent", |figures| number(figures, "messages") > messages);
+    guest.poweroff().unwrap();
+}
