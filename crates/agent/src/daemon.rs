@@ -158,7 +158,7 @@ impl Agent {
 
     fn next_wakeup(&self, now: Duration) -> Duration {
         let looks = self.processes.values().map(|process| process.next_look).min();
-        let review = self.asking.next_review(self.level()).filter(|_| self.channel.is_ok());
+        let review = self.asking.next_review(self.level(now)).filter(|_| self.channel.is_ok());
         let connect =
             (self.options.way.is_some() && self.channel.is_err()).then_some(self.next_connect);
         let all = [Some(self.next_scan), looks, review, connect];
@@ -319,20 +319,21 @@ impl Agent {
         }
     }
 
-    /// Returns the highest urgency of all processes.
-    fn level(&self) -> Level {
-        self.processes.values().map(|process| process.watched.level()).max().unwrap_or_default()
+    /// Returns the highest urgency of all processes that want something from the disk.
+    fn level(&self, now: Duration) -> Level {
+        let wants = self.processes.values().map(|process| process.watched.wants(now));
+        wants.max().unwrap_or_default()
     }
 
     fn ask_host(&mut self, now: Duration) {
         if self.channel.is_err() {
             return;
         }
-        let level = self.level();
+        let level = self.level(now);
         self.asking.marked = self.options.priorities && self.raised.refused.is_none();
         let processes = &self.processes;
         let reason = || {
-            let urgent = processes.values().find(|process| process.watched.level() == level);
+            let urgent = processes.values().find(|process| process.watched.wants(now) == level);
             urgent.map_or_else(String::new, |process| {
                 // A name may hold anything; a line has a limit.
                 let name: String = process.name.chars().filter(|c| !c.is_control()).collect();

@@ -16,6 +16,9 @@ use std::time::Duration;
 
 use evenkeel_wire::agent::Level;
 
+/// How long after its last read, or its start, a process is helped.
+const HELP_AFTER_READ: Duration = Duration::from_secs(1);
+
 /// Bounds of the rules.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Rules {
@@ -149,6 +152,13 @@ impl Watched {
         self.level
     }
 
+    /// Returns what the host should help with: who is urgent but wants nothing from the disk needs
+    /// no help, and would use up the guest's credit.
+    pub(crate) fn wants(&self, now: Duration) -> Level {
+        let is_active = now.saturating_sub(self.active) < HELP_AFTER_READ;
+        if is_active { self.level } else { Level::None }
+    }
+
     /// Returns what somebody has asked for by hand.
     pub(crate) fn by_hand(&self) -> Option<Level> {
         self.by_hand
@@ -167,6 +177,7 @@ impl Watched {
     }
 
     fn raise(&mut self, now: Duration, rules: &Rules) {
+        self.active = now;
         self.level = Level::Interactive;
         self.until = now + rules.interactive;
         self.last_byte = self.bytes.saturating_add(rules.interactive_bytes);
@@ -248,6 +259,16 @@ mod tests {
         let levels = run(&mut watched, START, 100, |_| 10_000_000);
         let urgent = levels.iter().filter(|&&level| level == Level::Interactive).count();
         assert_eq!(urgent, 6, "6 looks of 10 MB within 61 MB");
+    }
+
+    #[test]
+    fn who_reads_nothing_is_helped_for_a_moment_only() {
+        let mut watched = Watched::new(START, 0);
+        watched.started(START, &rules(), false);
+        assert_eq!(watched.wants(START + 999 * MS), Level::Interactive);
+        assert_eq!(watched.wants(START + 1000 * MS), Level::None);
+        assert_eq!(watched.look(START + 5000 * MS, 4096, &rules()), Level::Interactive);
+        assert_eq!(watched.wants(START + 5500 * MS), Level::Interactive);
     }
 
     #[test]

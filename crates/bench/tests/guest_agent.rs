@@ -126,9 +126,7 @@ fn help_ends_by_itself_when_the_agent_is_killed_or_the_guest_floods_its_port() {
     assert_eq!((number(&flooded, "messages"), &flooded["level"]), (messages, &"none".into()));
     // The disk has not noticed, and the next agent is heard.
     guest.check("dd if=/dev/vda of=/dev/null bs=1M count=16 iflag=direct").unwrap();
-    guest
-        .check("printf '\\n' > /dev/null; evenkeel-agent serve >/tmp/agent.log 2>&1 & sleep 1")
-        .unwrap();
+    guest.check("evenkeel-agent serve >/tmp/agent.log 2>&1 & sleep 1").unwrap();
     guest.check("evenkeel-agent run -- true").unwrap();
     wait_for(&daemon, "help for the next agent", |figures| number(figures, "messages") > messages);
     guest.poweroff().unwrap();
