@@ -1,5 +1,11 @@
 //! The agent in a real guest, and what it gets from the daemon.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "this is test code, outside of test functions"
+)]
+
 mod support;
 
 use std::path::PathBuf;

@@ -233,7 +233,7 @@ impl Report {
     }
 
     /// Writes `bench-kernel.json` into `dir`, and the measured part of `bench-kernel.md`: what
-    /// stands between the lines [`BEGIN`] and [`END`]; a page that is not there is begun.
+    /// stands between the lines `BEGIN` and `END`; a page that is not there is begun.
     ///
     /// # Errors
     ///

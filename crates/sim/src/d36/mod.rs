@@ -2,7 +2,7 @@
 //!
 //! A guest on a host, a slow storage device below, readers and writers in the guest, readers in the
 //! host, and an application that starts in the guest: how long does that take, and how much is read
-//! meanwhile? [`figures`] lists what each figure of the document shows, [`measure`] runs one of the
+//! meanwhile? [`figures()`] lists what each figure of the document shows, [`measure()`] runs one of the
 //! setups once. Statistics and pages are made elsewhere, by whoever runs them.
 //!
 //! Nothing in here knows which result is expected. What the schedulers do follows from the
