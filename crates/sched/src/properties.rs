@@ -37,7 +37,7 @@
 //! | B13 | the same history gives the same order | `tests/bfq_random.rs` |
 //! | B14 | weights hold | `tests/bfq_shares.rs` |
 //! | X1, X2 | as T1.1, for all elevators | `tests/elevators/conservation.rs` |
-//! | X3, X4 | overlapping writes, flushes | `crates/engine`: `claims.rs`, `tests/turn.rs` |
+//! | X3, X4 | overlapping writes, flushes | `crates/engine`: `claims.rs`, `tests/histories.rs` |
 //! | X5 | bounded memory | `tests/allocations.rs` |
 //! | X6 | deadlines lie ahead; asking in vain changes nothing | `tests/elevators/conservation.rs` |
 //! | X7 | time jumps | `tests/elevators/conservation.rs`, `bfq/tests/jumps.rs` |
