@@ -31,7 +31,7 @@ pub(crate) enum Command {
     Connect(ConnectArgs),
     /// Show what the disks of the running daemon do
     Status(StatusArgs),
-    /// Change weights, schedulers and tunables of the running daemon
+    /// Change weights, limits, schedulers and tunables of the running daemon
     Set(SetArgs),
     /// Measure the scheduler, the data path, the shares, and the start of applications
     Bench(BenchArgs),
