@@ -1,31 +1,15 @@
 //! Limits and reservations around every elevator, under random histories.
 
+mod common;
+
 use std::collections::BTreeMap;
 
-use evenkeel_engine::{
-    BlockConfig, Command, DeviceOp, DiskId, Engine, EngineConfig, Geometry, Limited, Request, Token,
-};
-use evenkeel_sched::{
-    ElevatorConfig, GroupId, Kind, Limits, Nanos, Op, Rate, Rates, Reservation, Weight,
-};
+use common::{engine_with_blocks, geometry, request};
+use evenkeel_engine::{BlockConfig, Command, DeviceOp, DiskId, Engine, Limited, Token};
+use evenkeel_sched::{GroupId, Kind, Limits, Nanos, Op, Rate, Rates, Reservation, Weight};
 use proptest::prelude::*;
 
 const START: Nanos = Nanos::ORIGIN;
-const SECTORS: u64 = 1 << 20;
-
-fn geometry() -> Geometry {
-    Geometry {
-        sectors: SECTORS,
-        block_bytes: 512,
-        read_only: false,
-        discard: true,
-        write_zeroes: true,
-    }
-}
-
-fn request(op: Op, sector: u64, nr_sectors: u32) -> Request {
-    Request { op, sector, nr_sectors, segments: 1, ioprio: 0x4004, unmap: false }
-}
 
 fn rate(per_second: u64) -> Rate {
     Rate { per_second, ..Rate::default() }
@@ -37,9 +21,7 @@ fn total_ops(per_second: u64) -> Limits {
 
 /// A tenant with two VMs, and a VM beside it; a disk each.
 fn engine(kind: Kind, depth: u32) -> (Engine, Vec<Limited>, Vec<DiskId>) {
-    let elevator = ElevatorConfig { kind, ..ElevatorConfig::default() };
-    let config = EngineConfig { elevator, depth, blocks: BlockConfig::default() };
-    let mut engine = Engine::new(START, &config);
+    let mut engine = engine_with_blocks(kind, depth, BlockConfig::default());
     let tenant = engine.add_group(START, GroupId::ROOT, Weight::new(300).expect("in range"));
     let mut nodes = vec![Limited::Group(GroupId::ROOT), Limited::Group(tenant)];
     let mut disks = Vec::new();
