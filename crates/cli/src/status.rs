@@ -46,6 +46,7 @@ fn table(status: &Status) -> String {
             row(&mut text, &cells(disk));
         }
         limit_rows(&mut text, pool);
+        full_rows(&mut text, pool);
         text.push('\n');
     }
     text.push_str(
@@ -92,6 +93,19 @@ fn limit_rows(text: &mut String, pool: &PoolStatus) {
             "  {kind}{name}:{} (throttled {seconds:.1} s, {delayed} requests; {held} now)",
             set.collect::<String>()
         );
+    }
+}
+
+/// Adds a line for each disk whose writes found the file system full.
+fn full_rows(text: &mut String, pool: &PoolStatus) {
+    for DiskStatus { name, path, no_room, .. } in &pool.disks {
+        if *no_room > 0 {
+            let _infallible = writeln!(
+                text,
+                "  disk {name}: {no_room} writes wait for room on the file system of {path}; \
+                 make some, and they go on"
+            );
+        }
     }
 }
 
@@ -201,6 +215,25 @@ mod tests {
                 "/",
                 "0"
             ]
+        );
+    }
+
+    #[test]
+    fn a_full_file_system_has_a_line_with_what_to_do() {
+        let disk = |name: &str, no_room| DiskStatus {
+            name: name.to_owned(),
+            path: format!("/images/{name}.img"),
+            no_room,
+            ..DiskStatus::default()
+        };
+        let pool =
+            PoolStatus { disks: vec![disk("web", 3), disk("db", 0)], ..PoolStatus::default() };
+        let text = table(&Status { pools: vec![pool], ..Status::default() });
+        let lines: Vec<_> = text.lines().filter(|line| line.contains("wait for room")).collect();
+        assert_eq!(
+            lines,
+            ["  disk web: 3 writes wait for room on the file system of /images/web.img; \
+              make some, and they go on"]
         );
     }
 

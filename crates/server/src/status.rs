@@ -67,6 +67,7 @@ impl DiskFigures {
         status.raised = report.raised;
         status.in_flight = report.in_flight;
         status.waiting = report.outstanding.saturating_sub(report.in_flight);
+        status.no_room = report.stalled;
         status.requests = report.reads + report.writes + report.discards + report.flushes;
         status.bytes = report.read_bytes + report.written_bytes;
         status.errors = report.errors + self.refused;

@@ -130,6 +130,9 @@ pub struct DiskStatus {
     pub in_flight: u32,
     /// Its requests that the scheduler holds now.
     pub waiting: u32,
+    /// Those of them that write and found the file system full; they wait for room.
+    #[serde(default)]
+    pub no_room: u32,
     /// Requests answered, all kinds together.
     pub requests: u64,
     /// Bytes moved, both directions together.
