@@ -5,6 +5,7 @@ mod child;
 pub mod client;
 pub mod d36;
 pub mod demo;
+pub mod downwards;
 pub mod fairness;
 pub mod kernel;
 pub mod lab;

@@ -51,6 +51,8 @@ pub struct PoolSpec {
     pub model: Option<String>,
     /// BFQ's weight raising; `None` is its default.
     pub low_latency: Option<bool>,
+    /// Other fields of the pool, each with its value as TOML.
+    pub settings: Vec<(String, String)>,
     /// The disks.
     pub disks: Vec<DiskSpec>,
 }
@@ -63,6 +65,9 @@ impl PoolSpec {
         let _infallible = writeln!(text, "scheduler = {}", quoted(&self.scheduler));
         if let Some(model) = &self.model {
             let _infallible = writeln!(text, "model = {}", quoted(model));
+        }
+        for (field, value) in &self.settings {
+            let _infallible = writeln!(text, "{field} = {value}");
         }
         if let Some(low_latency) = self.low_latency {
             let _infallible = writeln!(text, "[pools.main.bfq]\nlow_latency = {low_latency}");
@@ -285,6 +290,7 @@ mod tests {
             scheduler: "bfq".to_owned(),
             model: Some("hdd".to_owned()),
             low_latency: Some(false),
+            settings: Vec::new(),
             disks: vec![DiskSpec::image("a", Path::new("a\"b.img"), 1 << 20)],
         };
         pool.disks[0].weight = 300;

@@ -47,6 +47,7 @@ impl Target {
                     scheduler: scheduler.clone(),
                     model: None,
                     low_latency: None,
+                    settings: Vec::new(),
                     disks: vec![disk],
                 };
                 Server::evenkeel(&options.evenkeel, &options.dir, &pool)

@@ -212,6 +212,7 @@ fn pool(options: &SharesOptions) -> anyhow::Result<PoolSpec> {
         scheduler: options.scheduler.clone(),
         model: options.model.clone(),
         low_latency: options.low_latency,
+        settings: Vec::new(),
         disks,
     })
 }

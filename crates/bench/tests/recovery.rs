@@ -38,6 +38,7 @@ impl Scene {
             scheduler: "bfq".to_owned(),
             model: model.map(str::to_owned),
             low_latency: None,
+            settings: Vec::new(),
             disks: vec![DiskSpec::image("disk", &image, DISK_BYTES)],
         };
         let server = Server::evenkeel(binary, &dir, &pool).unwrap();

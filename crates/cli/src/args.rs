@@ -239,6 +239,28 @@ pub(crate) enum Bench {
         #[arg(long)]
         visitor: bool,
     },
+    /// Latency of what is urgent below the daemon, by the kernel's scheduler and device_priority
+    Downwards {
+        /// Where the file behind a loop device, sockets and logs go
+        #[arg(long, value_name = "DIR", default_value = "target/bench")]
+        dir: PathBuf,
+        /// Schedulers of the kernel for the loop device
+        #[arg(
+            long,
+            value_name = "NAMES",
+            value_delimiter = ',',
+            default_value = "mq-deadline,bfq"
+        )]
+        schedulers: Vec<String>,
+        /// How long each run is measured
+        #[arg(long, value_name = "N", default_value_t = 5,
+              value_parser = clap::value_parser!(u32).range(1..=15))]
+        seconds: u32,
+        /// Runs for each scheduler and priority
+        #[arg(long, value_name = "N", default_value_t = 3,
+              value_parser = clap::value_parser!(u32).range(1..=100))]
+        repetitions: u32,
+    },
     /// Start of an application in a guest while another hammers the disk
     Demo,
     /// Shares, throughput and starts in a guest, beside its own kernel's schedulers

@@ -2,7 +2,7 @@
 
 use std::env;
 
-use evenkeel_bench::{demo, fairness, kernel, rate, sched, shares};
+use evenkeel_bench::{demo, downwards, fairness, kernel, rate, sched, shares};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -17,6 +17,13 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome<()> {
         Bench::Demo => {
             let report = demo::run(&demo::Options::default()).map_err(Failure::Work)?;
             show(format, &report, |_| report.table())
+        }
+        Bench::Downwards { dir, schedulers, seconds, repetitions } => {
+            let mut options = downwards::Options::new(evenkeel, dir);
+            options.schedulers.clone_from(schedulers);
+            (options.seconds, options.repetitions) = (*seconds, *repetitions);
+            let report = downwards::run(&options, &mut progress).map_err(Failure::Work)?;
+            show(format, &report, table)
         }
         Bench::Kernel { model, seconds, repetitions, results } => {
             let mut options = kernel::Options::new(evenkeel);

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use evenkeel_server::api::Client;
 use evenkeel_wire::agent::Level;
-use evenkeel_wire::status::{DiskStatus, Latency, LimitStatus, PoolStatus, Status};
+use evenkeel_wire::status::{
+    DiskStatus, Latency, LimitStatus, PoolStatus, PrecedenceStatus, Status,
+};
 use evenkeel_wire::{format_limit, format_size};
 
 use crate::args::{Format, StatusArgs};
@@ -67,6 +69,15 @@ fn heading(text: &mut String, pool: &PoolStatus) {
          blocks {block}, answers {responses}: {commands_per_block:.1} commands per block, \
          {requests_per_system_call:.1} requests per system call"
     );
+    if pool.device_priority != "none" && !pool.device_priority.is_empty() {
+        let PrecedenceStatus { soft_real_time, interactive, ordinary, background } = pool.commands;
+        let _infallible = writeln!(
+            text,
+            "device priority {}: commands {soft_real_time} soft real-time, {interactive} \
+             interactive, {ordinary} ordinary, {background} background",
+            pool.device_priority
+        );
+    }
     if !pool.tunables.is_empty() {
         let set: Vec<_> =
             pool.tunables.iter().map(|(key, value)| format!("{key}={value}")).collect();

@@ -10,6 +10,7 @@ use evenkeel_sched::{GroupId, Nanos, Scheduler as _, Urgency};
 use crate::classify;
 use crate::engine::Engine;
 use crate::help::{Ask, Help, HelpPolicy, HelpReport};
+use crate::slots::Slot;
 
 /// How long after its last marked request a guest is taken for one that marks.
 const MARKS_FOR: Nanos = Nanos::from_secs(2);
@@ -153,6 +154,21 @@ impl Engine {
                 let urgency = if is_meant { urgency } else { Urgency::None };
                 self.scheduler.set_urgency(now, queue, urgency);
             }
+        }
+    }
+
+    /// Returns the help that reaches a request which somebody waits for.
+    #[inline]
+    pub(crate) fn granted_urgency(&self, now: Nanos, slot: &Slot) -> Urgency {
+        if !self.helps.is_any_on() {
+            return Urgency::None;
+        }
+        let vm = self.vm_of(slot.disk);
+        match self.helps.vms.get(vm.0 as usize) {
+            Some(Some(known)) if !known.marks(now) || classify::is_preferred(slot.priority) => {
+                known.applied
+            }
+            _ => Urgency::None,
         }
     }
 

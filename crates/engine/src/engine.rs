@@ -19,7 +19,9 @@ use crate::coordination::Helps;
 use crate::disk::{Disk, DiskId, DiskReport, Durations};
 use crate::groups::{Group, Groups};
 use crate::request::{Geometry, Request, SECTOR_BYTES, Status};
-use crate::slots::{Carried, DeviceOp, Errno, Links, Parts, Place, Retired, Slot, Slots, Token};
+use crate::slots::{
+    Carried, DeviceOp, Errno, Links, Parts, Place, Precedence, Retired, Slot, Slots, Token,
+};
 use crate::streams::StreamId;
 
 /// How an engine decides.
@@ -67,6 +69,8 @@ pub struct Engine {
     depth: u32,
     in_flight: u32,
     stalled: u32,
+    /// Commands sent so far, by precedence.
+    sent_with: [u64; Precedence::COUNT],
 }
 
 impl Engine {
@@ -94,6 +98,7 @@ impl Engine {
             depth: config.depth.max(1),
             in_flight: 0,
             stalled: 0,
+            sent_with: [0; Precedence::COUNT],
         }
     }
 
@@ -414,6 +419,11 @@ impl Engine {
 impl Engine {
     fn disk(&self, disk: DiskId) -> &Disk {
         self.disks[disk.0 as usize].as_ref().expect("the caller names a disk that it added")
+    }
+
+    /// Returns the VM that a disk belongs to.
+    pub(crate) fn vm_of(&self, disk: DiskId) -> GroupId {
+        self.disk(disk).vm
     }
 
     fn disk_mut(&mut self, disk: DiskId) -> &mut Disk {

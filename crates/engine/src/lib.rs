@@ -37,4 +37,4 @@ pub use request::{
     Geometry, Malformed, Parsed, RANGE_SECTORS_MAX, RangeKind, Request, SECTOR_BYTES, Shape,
     Status, parse, parse_range,
 };
-pub use slots::{Command, DeviceOp, Errno, Parts, Retired, Token};
+pub use slots::{Command, DeviceOp, Errno, Parts, Precedence, Retired, Token};

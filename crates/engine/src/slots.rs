@@ -67,6 +67,27 @@ impl DeviceOp {
     }
 }
 
+/// How much a command matters beside what others on the same host want from the same device.
+///
+/// Says what the engine knows, not what the device is told: that is the operator's decision.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum Precedence {
+    /// Nobody waits for it: write-back, and what a guest has put into the idle class.
+    Background,
+    /// Anything else.
+    #[default]
+    Ordinary,
+    /// Its queue is raised as interactive: an application starts, or somebody works with one.
+    Interactive,
+    /// Its queue is raised as soft real-time: a player or recorder must keep its pace.
+    SoftRealTime,
+}
+
+impl Precedence {
+    /// How many there are.
+    pub const COUNT: usize = 4;
+}
+
 /// An order for the device. The caller owes one `complete` for each.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Command {
@@ -87,6 +108,8 @@ pub struct Command {
     pub durable: bool,
     /// Write-zeroes only: the sectors may be deallocated.
     pub unmap: bool,
+    /// How much it matters; [`Precedence::Ordinary`] unless it reads or writes.
+    pub precedence: Precedence,
 }
 
 /// An answer for a guest. Given out exactly once for each submitted request.

@@ -249,6 +249,11 @@ impl Scheduler for Elevator {
         each!(&mut self.0, inner => inner.set_urgency(now, queue, urgency));
     }
 
+    #[inline]
+    fn urgency(&self, tag: Tag) -> Urgency {
+        each!(&self.0, inner => inner.urgency(tag))
+    }
+
     fn add_queue(&mut self, now: Nanos, group: GroupId, priority: Priority, sync: bool) -> QueueId {
         each!(&mut self.0, inner => inner.add_queue(now, group, priority, sync))
     }

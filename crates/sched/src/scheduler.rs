@@ -95,6 +95,14 @@ pub trait Scheduler {
         let _nothing_to_do = (now, queue, urgency);
     }
 
+    /// Returns how urgent the queue is from which a request at the device came, by what was said of
+    /// it and what the elevator itself has found out. Valid until [`complete`](Self::complete);
+    /// [`Urgency::None`] from elevators that know no urgency. O(1).
+    fn urgency(&self, tag: Tag) -> Urgency {
+        let _nobody_is = tag;
+        Urgency::None
+    }
+
     /// Hands over a request. Never refuses. O(log n) in the requests of the queue.
     fn insert(&mut self, now: Nanos, request: Request) -> Insertion;
 

@@ -24,6 +24,7 @@ mod limits;
 mod memory;
 mod model;
 mod pool;
+mod priority;
 mod scheduling;
 mod session;
 #[expect(unsafe_code, reason = "a signal handler works on raw addresses")]

@@ -8,14 +8,15 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 
 use evenkeel_engine::SECTOR_BYTES;
-use evenkeel_wire::PoolChange;
 use evenkeel_wire::status::{DiskStatus, PoolStatus};
+use evenkeel_wire::{DevicePriority, PoolChange};
 
 use crate::api::ControlError;
 use crate::backend::{Backend, LOCK_PATIENCE, OpenError};
 use crate::command::{self, Command, DiskIndex, SessionDisk, WorkerGone, WorkerHandle};
 use crate::config::{DiskPlan, PoolPlan};
 use crate::model::Modelled;
+use crate::priority::{IoPriorities, may_be_real_time};
 use crate::scheduling::{Device, Scheduling};
 use crate::worker::{self, Worker};
 
@@ -51,6 +52,15 @@ pub enum PoolError {
     /// One or more images could not be opened.
     #[error("{}", list(.0))]
     Open(Vec<OpenError>),
+    /// The kernel would refuse commands of the real-time class.
+    #[error(
+        "pools.{pool}.device_priority = \"real-time\": the daemon has not the capability \
+         CAP_SYS_NICE; grant it, or use \"best-effort\""
+    )]
+    RealTime {
+        /// The pool.
+        pool: String,
+    },
     /// No ring, no thread, no descriptor.
     #[error("pool {pool}: cannot start its worker: {source}")]
     Worker {
@@ -72,6 +82,10 @@ impl Pool {
     ///
     /// * [`PoolError`]; all images that cannot be opened are reported together.
     pub(crate) fn start(plan: &PoolPlan, socket_dir: &Path) -> Result<Self, PoolError> {
+        let wants_real_time = plan.settings.device_priority == DevicePriority::RealTime;
+        if wants_real_time && !may_be_real_time() {
+            return Err(PoolError::RealTime { pool: plan.name.clone() });
+        }
         let backends = open_all(&plan.disks)?;
         let system = |source| PoolError::Worker { pool: plan.name.clone(), source };
         let (worker, inbox) = command::channel().map_err(|errno| system(errno.into()))?;
@@ -106,6 +120,7 @@ impl Pool {
         let worker_plan = worker::Plan {
             engine,
             model,
+            priorities: IoPriorities::new(plan.settings.device_priority),
             groups: plan.groups.clone(),
             vms: plan.vms.clone(),
             controls: schedule.controls(),

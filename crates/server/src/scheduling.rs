@@ -94,6 +94,7 @@ impl Scheduling {
         status.tunables = settings.effective_tunables().written();
         status.depth = depth(settings.depth, rotational, model_depth);
         status.block = settings.block.to_string();
+        status.device_priority = settings.device_priority.to_string();
         status.responses = settings.responses.to_string();
     }
 

@@ -12,6 +12,7 @@ use evenkeel_sched::Tag;
 use libc::iovec;
 
 use crate::backend::Alignment;
+use crate::priority::IoPriorities;
 use crate::uring::{IOV_MAX, Ring};
 
 /// Bytes of a bounce buffer. Longer misaligned requests go in several pieces, so that what a guest
@@ -23,8 +24,8 @@ const BOUNCE_SPARE: usize = 32;
 /// One system operation on the backend's file.
 #[derive(Debug)]
 pub(crate) enum Step<'a> {
-    Read { offset: u64, segments: &'a [iovec] },
-    Write { offset: u64, segments: &'a [iovec], durable: bool },
+    Read { offset: u64, segments: &'a [iovec], ioprio: u16 },
+    Write { offset: u64, segments: &'a [iovec], ioprio: u16, durable: bool },
     Allocate { offset: u64, bytes: u64, mode: i32 },
     Sync,
 }
@@ -84,6 +85,8 @@ pub(crate) struct Transfer {
     op: DeviceOp,
     durable: bool,
     unmap: bool,
+    /// The word of its I/O priority.
+    ioprio: u16,
     stage: Stage,
     zero_failed: bool,
     punch_failed: bool,
@@ -109,6 +112,7 @@ impl Default for Transfer {
             op: DeviceOp::Flush,
             durable: false,
             unmap: false,
+            ioprio: 0,
             stage: Stage::Sync,
             zero_failed: false,
             punch_failed: false,
@@ -125,7 +129,7 @@ impl Default for Transfer {
 
 impl Transfer {
     /// Starts over with a command; its memory is added part by part.
-    fn begin(&mut self, command: &Command) {
+    fn begin(&mut self, command: &Command, ioprio: u16) {
         let stage = match command.op {
             DeviceOp::Read => Stage::Read,
             DeviceOp::Write => Stage::Write,
@@ -137,6 +141,7 @@ impl Transfer {
         self.op = command.op;
         self.durable = command.durable;
         self.unmap = command.unmap;
+        self.ioprio = ioprio;
         self.stage = stage;
         self.zero_failed = false;
         self.punch_failed = false;
@@ -169,9 +174,10 @@ impl Transfer {
             let rest = &self.segments[self.first..];
             &rest[..rest.len().min(IOV_MAX)]
         };
+        let ioprio = self.ioprio;
         match self.stage {
-            Stage::Read => Step::Read { offset, segments },
-            Stage::Write => Step::Write { offset, segments, durable: self.durable },
+            Stage::Read => Step::Read { offset, segments, ioprio },
+            Stage::Write => Step::Write { offset, segments, ioprio, durable: self.durable },
             Stage::Punch => {
                 let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
                 Step::Allocate { offset, bytes, mode }
@@ -238,6 +244,11 @@ impl Transfer {
     fn failed(&mut self, errno: i32) -> Progress {
         match (errno, self.stage) {
             (libc::EINTR | libc::EAGAIN, _) => return Progress::Again,
+            (libc::EPERM, _) if self.ioprio != 0 => {
+                // The right to this class was withdrawn: that must not cost the guest its data.
+                self.ioprio = 0;
+                return Progress::Again;
+            }
             (libc::EOPNOTSUPP, Stage::Punch) if self.op == DeviceOp::Discard => {
                 // A discard is a hint; a backend that cannot follow it has still done its duty.
                 return Progress::Done(Ok(()));
@@ -334,12 +345,18 @@ struct Slot {
 /// All tags.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
+    priorities: IoPriorities,
     slots: Vec<Slot>,
     spare: Vec<Bounce>,
     at_backend: usize,
 }
 
 impl Slots {
+    /// Makes a table without tags, of a pool whose commands have these priorities.
+    pub(crate) fn new(priorities: IoPriorities) -> Self {
+        Self { priorities, slots: Vec::new(), spare: Vec::new(), at_backend: 0 }
+    }
+
     fn at(&mut self, tag: Tag) -> &mut Slot {
         let index = tag.0 as usize;
         if index >= self.slots.len() {
@@ -374,7 +391,7 @@ impl Slots {
         at_model: bool,
     ) {
         let mut transfer = std::mem::take(&mut self.at(command.tag).transfer);
-        transfer.begin(command);
+        transfer.begin(command, self.priorities.of(command.precedence));
         if matches!(command.op, DeviceOp::Read | DeviceOp::Write) {
             for part in parts {
                 transfer.segments.extend_from_slice(&self.at(part).segments);

@@ -1,8 +1,10 @@
 //! What a worker reports of itself.
 
-use evenkeel_engine::{BlockFigures, DiskReport, HelpReport, SECTOR_BYTES};
+use evenkeel_engine::{BlockFigures, DiskReport, HelpReport, Precedence, SECTOR_BYTES};
 use evenkeel_sched::{Nanos, Weight};
-use evenkeel_wire::status::{DiskStatus, HelpStatus, Latency, OpStatus, PoolStatus};
+use evenkeel_wire::status::{
+    DiskStatus, HelpStatus, Latency, OpStatus, PoolStatus, PrecedenceStatus,
+};
 
 use crate::agents;
 
@@ -17,6 +19,8 @@ pub(crate) struct PoolFigures {
     pub(crate) waiting: u32,
     /// What went to the device together.
     pub(crate) blocks: BlockFigures,
+    /// Commands by precedence, from the least on.
+    pub(crate) precedence: [u64; Precedence::COUNT],
     /// Entries into the kernel by the ring.
     pub(crate) system_calls: u64,
     /// By position in the pool's list of groups.
@@ -47,6 +51,8 @@ impl PoolFigures {
         for (disk, figures) in status.disks.iter_mut().zip(&self.disks) {
             figures.fill(disk);
         }
+        let [background, ordinary, interactive, soft_real_time] = self.precedence;
+        status.commands = PrecedenceStatus { soft_real_time, interactive, ordinary, background };
         let requests = status.disks.iter().map(|disk| disk.requests).sum();
         status.commands_per_block = ratio(self.blocks.commands, self.blocks.blocks);
         status.requests_per_system_call = ratio(requests, self.system_calls);

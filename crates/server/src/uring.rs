@@ -262,21 +262,29 @@ fn is_transient(error: &io::Error) -> bool {
 fn entry(file: Fixed, step: &Step<'_>) -> squeue::Entry {
     let sync = |durable| if durable { libc::RWF_DSYNC } else { 0 };
     match *step {
-        Step::Read { offset, segments: [one] } => {
-            opcode::Read::new(file, one.iov_base.cast(), length(one.iov_len)).offset(offset).build()
+        Step::Read { offset, segments: [one], ioprio } => {
+            opcode::Read::new(file, one.iov_base.cast(), length(one.iov_len))
+                .offset(offset)
+                .ioprio(ioprio)
+                .build()
         }
-        Step::Read { offset, segments } => {
-            opcode::Readv::new(file, segments.as_ptr(), count(segments)).offset(offset).build()
+        Step::Read { offset, segments, ioprio } => {
+            opcode::Readv::new(file, segments.as_ptr(), count(segments))
+                .offset(offset)
+                .ioprio(ioprio)
+                .build()
         }
-        Step::Write { offset, segments: [one], durable } => {
+        Step::Write { offset, segments: [one], ioprio, durable } => {
             opcode::Write::new(file, one.iov_base.cast_const().cast(), length(one.iov_len))
                 .offset(offset)
+                .ioprio(ioprio)
                 .rw_flags(sync(durable))
                 .build()
         }
-        Step::Write { offset, segments, durable } => {
+        Step::Write { offset, segments, ioprio, durable } => {
             opcode::Writev::new(file, segments.as_ptr(), count(segments))
                 .offset(offset)
+                .ioprio(ioprio)
                 .rw_flags(sync(durable))
                 .build()
         }

@@ -25,6 +25,7 @@ use crate::command::{Command, DiskIndex, Inbox, Schedule};
 use crate::guests::Guests;
 use crate::limits::{self, Control, GateFigures};
 use crate::model::Modelled;
+use crate::priority::IoPriorities;
 use crate::slots::{Origin, Progress, Slots};
 use crate::status::{DiskFigures, PoolFigures};
 use crate::uring::{Event, PollId, Ring, Wait};
@@ -41,6 +42,8 @@ const FULL_REMINDER: Nanos = Nanos::from_secs(60);
 pub(crate) struct Plan {
     pub(crate) engine: EngineConfig,
     pub(crate) model: Option<Modelled>,
+    /// With which priorities commands enter the kernel.
+    pub(crate) priorities: IoPriorities,
     /// Tenants and VMs, parents before children.
     pub(crate) groups: Vec<GroupPlan>,
     pub(crate) vms: Vec<VmPlan>,
@@ -167,7 +170,7 @@ impl Worker {
             ring,
             engine,
             model: plan.model,
-            slots: Slots::default(),
+            slots: Slots::new(plan.priorities),
             guests: Guests::default(),
             disks,
             groups,
@@ -461,6 +464,7 @@ impl Worker {
             in_flight,
             waiting: self.engine.outstanding().saturating_sub(in_flight),
             blocks: self.engine.block_figures(),
+            precedence: self.engine.precedence_figures(),
             system_calls: self.ring.system_calls(),
             weights: self.groups.iter().map(|&(_, weight)| weight).collect(),
             gate: GateFigures::of(&self.engine, now, &self.group_names(), self.disks.len()),

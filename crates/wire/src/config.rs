@@ -63,6 +63,8 @@ pub struct Pool {
     pub tunables: Tunables,
     /// How far VMs are believed that say nothing of their own.
     pub trust: Trust,
+    /// The I/O priority with which commands enter the host's kernel.
+    pub device_priority: DevicePriority,
     /// Tenants or other groups of VMs, of any depth.
     pub groups: BTreeMap<String, Group>,
     /// VMs that need more said than their disks say.
@@ -190,6 +192,40 @@ impl FromStr for Trust {
             .into_iter()
             .find(|trust| trust.as_str() == name)
             .ok_or("no such trust; there are none, vm, interactive and soft-real-time")
+    }
+}
+
+/// The I/O priority with which a pool's urgent commands enter the host's kernel, so that its
+/// scheduler for the device continues the chain.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum DevicePriority {
+    /// None: every command has the daemon's own.
+    #[default]
+    None,
+    /// The best level of the best-effort class.
+    BestEffort,
+    /// The real-time class: before everybody else's on that device. Needs `CAP_SYS_NICE`.
+    RealTime,
+}
+
+impl DevicePriority {
+    /// Every value, from the least on.
+    pub const ALL: [Self; 3] = [Self::None, Self::BestEffort, Self::RealTime];
+
+    /// Returns its name, as users write it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::BestEffort => "best-effort",
+            Self::RealTime => "real-time",
+        }
+    }
+}
+
+impl fmt::Display for DevicePriority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
     }
 }
 

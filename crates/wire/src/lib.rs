@@ -34,8 +34,8 @@ pub use blocks::{Block, DEPTH_MAX, Responses};
 pub use change::PoolChange;
 pub use check::{NAME_BYTES_MAX, SOCKET_PATH_BYTES_MAX, check_name};
 pub use config::{
-    Config, DEFAULT_BLOCK_BYTES, DEFAULT_QUEUES, DEFAULT_WEIGHT, Disk, Group, Pool, QUEUES_MAX,
-    Rotational, Scheduler, Source, Trust, Vm, WEIGHT_MAX,
+    Config, DEFAULT_BLOCK_BYTES, DEFAULT_QUEUES, DEFAULT_WEIGHT, DevicePriority, Disk, Group, Pool,
+    QUEUES_MAX, Rotational, Scheduler, Source, Trust, Vm, WEIGHT_MAX,
 };
 pub use limits::{
     LIMITS, LimitKey, LimitRate, LimitUnit, Limits, LimitsChange, format_limit, is_limit,

@@ -11,8 +11,8 @@ use toml::de::{DeTable, DeValue};
 use crate::blocks::{BLOCK_REMEDY, DEPTH_MAX, RESPONSES_REMEDY};
 use crate::change::PoolChange;
 use crate::config::{
-    Config, DEFAULT_BLOCK_BYTES, DEFAULT_QUEUES, DEFAULT_WEIGHT, Disk, Group, Pool, QUEUES_MAX,
-    Rotational, Scheduler, Source, Trust, Vm, WEIGHT_MAX,
+    Config, DEFAULT_BLOCK_BYTES, DEFAULT_QUEUES, DEFAULT_WEIGHT, DevicePriority, Disk, Group, Pool,
+    QUEUES_MAX, Rotational, Scheduler, Source, Trust, Vm, WEIGHT_MAX,
 };
 use crate::limits::{LIMITS, Limits, LimitsChange, RATE_MAX};
 use crate::problem::{Problem, Problems, join};
@@ -370,12 +370,29 @@ fn read_pool(mut from: Section<'_, '_>) -> Pool {
         limits: Limits::from(from.limits()),
         tunables: read_tunables(&mut from),
         trust: read_trust(&mut from).unwrap_or_default(),
+        device_priority: read_device_priority(&mut from),
         groups: from.named("groups", read_group),
         vms: from.named("vms", read_vm),
         disks: from.named("disks", read_disk),
     };
     from.end();
     pool
+}
+
+/// Reads a class of priority, or whether there shall be one.
+fn read_device_priority(from: &mut Section<'_, '_>) -> DevicePriority {
+    let text = match from.value("device_priority") {
+        None | Some(DeValue::Boolean(false)) => return DevicePriority::None,
+        Some(DeValue::Boolean(true)) => return DevicePriority::BestEffort,
+        Some(DeValue::String(text)) => text.as_ref(),
+        Some(_) => "",
+    };
+    let known = DevicePriority::ALL.into_iter().find(|known| known.as_str() == text);
+    known.unwrap_or_else(|| {
+        let remedy = "use \"none\", \"best-effort\" or \"real-time\"";
+        from.problem("device_priority", "not one of the possible values", remedy);
+        DevicePriority::None
+    })
 }
 
 fn read_rotational(from: &mut Section<'_, '_>) -> Rotational {

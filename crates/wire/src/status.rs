@@ -64,6 +64,13 @@ pub struct PoolStatus {
     /// Commands that went to the device together, the mean since the daemon started; 0 before the
     /// first.
     pub commands_per_block: f64,
+    /// The I/O priority with which urgent commands enter the host's kernel: `none`, `best-effort`
+    /// or `real-time`.
+    #[serde(default)]
+    pub device_priority: String,
+    /// Commands that went to the device so far, by how much they matter.
+    #[serde(default)]
+    pub commands: PrecedenceStatus,
     /// Requests answered for each entry into the kernel by the ring, the mean since the daemon
     /// started; 0 before the first.
     pub requests_per_system_call: f64,
@@ -78,6 +85,19 @@ pub struct PoolStatus {
     pub limits: LimitStatus,
     /// Its disks, by name.
     pub disks: Vec<DiskStatus>,
+}
+
+/// Commands of a pool since the daemon started, by how much they matter beside others of the host.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct PrecedenceStatus {
+    /// Of queues that are raised as soft real-time.
+    pub soft_real_time: u64,
+    /// Of queues that are raised as interactive.
+    pub interactive: u64,
+    /// Others that somebody waits for; flushes and discards.
+    pub ordinary: u64,
+    /// Write-back, and the idle class of guests.
+    pub background: u64,
 }
 
 /// A group or a VM.

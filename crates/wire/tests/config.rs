@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use evenkeel_wire::{
-    Block, Config, Disk, Document, Problem, Profile, Responses, Rotational, Scheduler, Source,
-    Trust, Tunables,
+    Block, Config, DevicePriority, Disk, Document, Problem, Profile, Responses, Rotational,
+    Scheduler, Source, Trust, Tunables,
 };
 
 fn read(text: &str) -> Result<Config, Vec<Problem>> {
@@ -83,6 +83,29 @@ fn every_field_is_read() {
     assert_eq!((web.serial.as_deref(), web.write_cache), (Some("WEB-1"), false));
     assert_eq!(pool.disks["scratch"].source, Source::Null { size_bytes: 1 << 40 });
     assert!(pool.disks["boot"].read_only);
+}
+
+#[test]
+fn the_priority_below_may_be_a_class_or_a_flag() {
+    let priority = |value: &str| {
+        let text =
+            format!("[pools.p]\ndevice_priority = {value}\n[pools.p.disks.a]\npath = \"a\"\n");
+        read(&text).map(|config| config.pools["p"].device_priority)
+    };
+    for (value, expected) in [
+        ("false", DevicePriority::None),
+        ("true", DevicePriority::BestEffort),
+        ("\"none\"", DevicePriority::None),
+        ("\"best-effort\"", DevicePriority::BestEffort),
+        ("\"real-time\"", DevicePriority::RealTime),
+    ] {
+        assert_eq!(priority(value), Ok(expected), "{value}");
+    }
+    for wrong in ["\"idle\"", "1"] {
+        let problems = priority(wrong).expect_err(wrong);
+        assert_eq!(problems[0].path, "pools.p.device_priority");
+        assert!(problems[0].remedy.contains("best-effort"), "{problems:?}");
+    }
 }
 
 #[test]

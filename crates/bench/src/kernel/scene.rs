@@ -157,6 +157,7 @@ fn pool(image: &Path, model: &str, scheduler: &str, low_latency: bool) -> PoolSp
         scheduler: scheduler.to_owned(),
         model: Some(model.to_owned()),
         low_latency: (scheduler == "bfq").then_some(low_latency),
+        settings: Vec::new(),
         disks: vec![DiskSpec {
             name: "vm".to_owned(),
             source: image.display().to_string(),

@@ -51,6 +51,7 @@ impl Arena {
             scheduler: "bfq".to_owned(),
             model: None,
             low_latency: None,
+            settings: Vec::new(),
             disks: vec![disk("abused"), disk("watched")],
         };
         let server = Server::evenkeel(binary, &dir, &pool).unwrap();

@@ -1,10 +1,10 @@
 //! How requests leave: in which order, and how many at a time.
 
-use evenkeel_sched::{Nanos, Next, Scheduler, Tag};
+use evenkeel_sched::{Class, Nanos, Next, Scheduler, Tag, Urgency};
 
 use super::{Engine, saturated};
 use crate::blocks::BlockFigures;
-use crate::slots::{Command, DeviceOp, Place};
+use crate::slots::{Command, DeviceOp, Place, Precedence, Slot};
 
 impl Engine {
     /// Returns the next command for the device, in the order in which the device should see them.
@@ -54,6 +54,12 @@ impl Engine {
     #[must_use]
     pub const fn block_figures(&self) -> BlockFigures {
         self.blocks.figures()
+    }
+
+    /// Returns how many commands went to the device with each [`Precedence`], from the least on.
+    #[must_use]
+    pub const fn precedence_figures(&self) -> [u64; Precedence::COUNT] {
+        self.sent_with
     }
 }
 
@@ -148,6 +154,8 @@ impl Engine {
         slot.dispatched = now;
         let slot = *slot;
         self.flushed_last |= slot.op == DeviceOp::Flush;
+        let precedence = self.precedence(now, tag, &slot);
+        self.sent_with[precedence as usize] += 1;
         let disk = self.disk_mut(slot.disk);
         disk.in_flight += 1;
         Command {
@@ -160,6 +168,30 @@ impl Engine {
             durable: disk.write_through
                 && matches!(slot.op, DeviceOp::Write | DeviceOp::WriteZeroes),
             unmap: slot.unmap,
+            precedence,
+        }
+    }
+
+    /// Says how much a command matters to others than the scheduler.
+    ///
+    /// A guest's I/O priority alone never counts: it orders the requests of its VM only. What is
+    /// granted help, and what BFQ raises, does.
+    fn precedence(&self, now: Nanos, tag: Tag, slot: &Slot) -> Precedence {
+        if !matches!(slot.op, DeviceOp::Read | DeviceOp::Write) {
+            return Precedence::Ordinary;
+        }
+        if !slot.sync || slot.priority.class == Class::Idle {
+            return Precedence::Background;
+        }
+        let found = match slot.place {
+            Place::Scheduled => self.scheduler.urgency(tag),
+            _ => Urgency::None,
+        };
+        // Elevators that know no urgency still send what is helped with precedence.
+        match found.max(self.granted_urgency(now, slot)) {
+            Urgency::None => Precedence::Ordinary,
+            Urgency::Interactive => Precedence::Interactive,
+            Urgency::SoftRealTime => Precedence::SoftRealTime,
         }
     }
 }

@@ -455,6 +455,11 @@ impl Scheduler for Bfq {
     }
 
     #[inline]
+    fn urgency(&self, tag: Tag) -> Urgency {
+        self.queues[self.table.get(tag).queue.0 as usize].raise.kind.into()
+    }
+
+    #[inline]
     fn insert(&mut self, now: Nanos, request: Request) -> Insertion {
         let now = self.inside(now);
         self.arrive(now, request)

@@ -35,6 +35,16 @@ impl From<Urgency> for WrKind {
     }
 }
 
+impl From<WrKind> for Urgency {
+    fn from(kind: WrKind) -> Self {
+        match kind {
+            WrKind::None => Self::None,
+            WrKind::Interactive => Self::Interactive,
+            WrKind::SoftRt => Self::SoftRealTime,
+        }
+    }
+}
+
 /// The raise of one queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Raise {

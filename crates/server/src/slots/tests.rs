@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use evenkeel_engine::DiskId;
+use evenkeel_engine::{DiskId, Precedence};
 
 use super::*;
 use crate::backend::{Backend, Source};
@@ -14,12 +14,22 @@ const ALIGNED: Alignment = Alignment { memory: 512, length: 512 };
 fn command(op: DeviceOp, sector: u64, nr_sectors: u32) -> Command {
     let tag = Tag(0);
     let disk = DiskId(0);
-    Command { tag, disk, op, sector, pos: sector, nr_sectors, durable: false, unmap: false }
+    Command {
+        tag,
+        disk,
+        op,
+        sector,
+        pos: sector,
+        nr_sectors,
+        durable: false,
+        unmap: false,
+        precedence: Precedence::Ordinary,
+    }
 }
 
 fn transfer(command: &Command, segments: &[iovec]) -> Transfer {
     let mut transfer = Transfer::default();
-    transfer.begin(command);
+    transfer.begin(command, 0);
     transfer.segments.extend_from_slice(segments);
     transfer
 }
@@ -30,7 +40,7 @@ fn segment(address: usize, iov_len: usize) -> iovec {
 
 /// Offset, and addresses with lengths, of a read.
 fn shape(step: &Step<'_>) -> (u64, Vec<(usize, usize)>) {
-    let Step::Read { offset, segments } = *step else { panic!("a read: {step:?}") };
+    let Step::Read { offset, segments, .. } = *step else { panic!("a read: {step:?}") };
     (offset, segments.iter().map(|one| (one.iov_base.addr(), one.iov_len)).collect())
 }
 
@@ -58,6 +68,16 @@ fn more_segments_than_a_call_takes_go_in_several_calls() {
     assert_eq!(shape(&read.step()).1.len(), IOV_MAX);
     assert_eq!(read.advance(512 * 1024), Progress::Again);
     assert_eq!(shape(&read.step()).1.len(), 1500 - IOV_MAX);
+}
+
+#[test]
+fn a_priority_that_the_kernel_refuses_is_given_up_and_not_the_request() {
+    let command = command(DeviceOp::Read, 0, 1);
+    let mut read = transfer(&command, &[segment(0x1000, 512)]);
+    read.begin(&command, 0x2000);
+    assert_eq!(read.advance(-libc::EPERM), Progress::Again);
+    assert!(matches!(read.step(), Step::Read { ioprio: 0, .. }));
+    assert_eq!(read.advance(-libc::EPERM), Progress::Done(Err(Errno(libc::EPERM))));
 }
 
 #[test]
@@ -202,7 +222,7 @@ fn punched_blocks_read_as_zero_and_their_neighbours_stay() {
 fn aligned_memory_goes_without_a_copy() {
     let pages = Bounce::new();
     let mut aligned = Transfer::default();
-    aligned.begin(&command(DeviceOp::Read, 0, 2));
+    aligned.begin(&command(DeviceOp::Read, 0, 2), 0);
     aligned.segments.push(segment(pages.0.as_ptr().addr(), 1024));
     assert!(aligned.is_aligned(ALIGNED));
     aligned.segments[0] = segment(pages.0.as_ptr().addr() + 4, 1024);
