@@ -222,6 +222,12 @@ impl Blocks {
         self.taken < self.max && !(self.one_at_a_time && self.taken > 0)
     }
 
+    /// Returns whether a static block waits for more requests.
+    #[must_use]
+    pub const fn is_gathering(&self) -> bool {
+        self.waits_since.is_some()
+    }
+
     /// Returns when [`admits`](Self::admits) must be asked again even if nothing happens, given
     /// when the scheduler must be.
     #[must_use]

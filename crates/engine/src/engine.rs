@@ -13,6 +13,7 @@ use evenkeel_sched::{
     Scheduler, Tag, Weight,
 };
 
+use crate::blame::{Aside, Blame, Explanation};
 use crate::blocks::{BlockConfig, Blocks};
 use crate::classify;
 use crate::coordination::Helps;
@@ -55,6 +56,7 @@ pub struct Engine {
     floors: Floors,
     /// Whether there are limits or reservations; without them, neither of the two is asked.
     is_controlled: bool,
+    blame: Blame,
     /// What goes to the device before anything that the scheduler has: flushes, and requests that
     /// have left the scheduler but could not go at once.
     ready: VecDeque<Tag>,
@@ -88,6 +90,7 @@ impl Engine {
             gate: Gate::new(),
             floors: Floors::new(),
             is_controlled: false,
+            blame: Blame::new(now),
             ready: VecDeque::new(),
             flushed_last: false,
             helps: Helps::default(),
@@ -108,6 +111,7 @@ impl Engine {
         let known_as = self.scheduler.add_group(now, above, weight);
         let group = self.groups.add(Group::new(parent, weight, known_as));
         self.add_node(parent, group, weight);
+        self.blame.add(group);
         group
     }
 
@@ -115,6 +119,7 @@ impl Engine {
     pub fn remove_group(&mut self, now: Nanos, group: GroupId) {
         self.helps.forget(group);
         let node = self.nodes[group.0 as usize];
+        self.blame.remove(group);
         let group = self.groups.remove(group);
         for queue in group.queues.iter() {
             self.scheduler.remove_queue(now, queue);
@@ -213,11 +218,13 @@ impl Engine {
             unmap: request.unmap,
             status: Status::Ok,
             next: None,
+            parts: 1,
             order: 0,
             segments: request.segments,
             priority,
             sync,
         });
+        self.blame.wait(now, vm, 1);
         if self.is_controlled {
             self.admit(now, tag);
         } else {
@@ -245,6 +252,7 @@ impl Engine {
             unmap: false,
             status: Status::Ok,
             next: None,
+            parts: 1,
             order: 0,
             segments: 0,
             priority: Priority::default(),
@@ -253,11 +261,16 @@ impl Engine {
         let disk = self.disk_mut(disk_id);
         disk.outstanding += 1;
         disk.habit.on_flush();
-        if disk.flush_in_flight.is_some() {
+        let (vm, is_behind) = (disk.vm, disk.flush_in_flight.is_some());
+        if is_behind {
             disk.flushes_waiting.push(tag);
         } else {
             disk.flush_in_flight = Some(tag);
             self.ready.push_back(tag);
+        }
+        self.blame.wait(now, vm, 1);
+        if is_behind {
+            self.blame.step_aside(now, vm, Aside::Own, 1);
         }
         tag
     }
@@ -286,7 +299,10 @@ impl Engine {
     pub fn complete(&mut self, now: Nanos, tag: Tag, outcome: Result<(), Errno>) {
         let slot = *self.slots.get(tag);
         self.in_flight -= 1;
-        self.disk_mut(slot.disk).in_flight -= 1;
+        let disk = self.disk_mut(slot.disk);
+        disk.in_flight -= 1;
+        let vm = disk.vm;
+        self.blame.complete(now, vm, slot.parts);
         match (slot.place, outcome) {
             (Place::Flush, outcome) => self.complete_flush(now, tag, outcome),
             (Place::Scheduled | Place::Carried, Ok(())) => self.complete_whole(now, tag),
@@ -320,7 +336,7 @@ impl Engine {
         self.disk_mut(disk).retry_at = None;
         for tag in stalled {
             self.stalled -= 1;
-            self.release(tag);
+            self.release(now, tag);
             self.finish(now, tag, tag, Status::IoError);
         }
         self.show_answers();
@@ -358,6 +374,14 @@ impl Engine {
         self.disk(disk).stalled.len()
     }
 
+    /// Returns the number of requests of a disk that wait for another of the same disk: one that
+    /// overlaps, or a flush under way.
+    #[must_use]
+    pub fn held_back_of(&self, disk: DiskId) -> usize {
+        let disk = self.disk(disk);
+        disk.claims.held() as usize + disk.flushes_waiting.len()
+    }
+
     /// Returns the number of commands at the device.
     #[must_use]
     pub const fn in_flight(&self) -> u32 {
@@ -390,6 +414,21 @@ impl Engine {
         }
     }
 
+    /// Never explains anything: for measuring what explaining costs.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there have been requests.
+    pub fn without_explanations(&mut self) {
+        self.blame.turn_off();
+    }
+
+    /// Returns why the requests of a VM waited, since it was added. Allocates: not for every turn.
+    #[must_use]
+    pub fn explain(&mut self, now: Nanos, vm: GroupId) -> Explanation {
+        self.blame.explain(now, vm)
+    }
+
     /// Panics if the state contradicts itself. For tests and the simulator.
     pub fn check_invariants(&self) {
         self.scheduler.check_invariants();
@@ -397,6 +436,7 @@ impl Engine {
         self.floors.check_invariants();
         let is_controlled = !self.gate.is_open() || self.floors.is_any();
         assert_eq!(self.is_controlled, is_controlled);
+        self.blame.check();
         let disks = || self.disks.iter().flatten();
         assert_eq!(disks().map(|disk| disk.outstanding).sum::<u32>(), self.slots.used());
         assert_eq!(disks().map(|disk| disk.in_flight).sum::<u32>(), self.in_flight);
@@ -493,14 +533,17 @@ impl Engine {
     }
 
     /// Gives up a claim; who was held behind it goes next.
-    fn release(&mut self, tag: Tag) {
+    fn release(&mut self, now: Nanos, tag: Tag) {
         let disk = self.slots.get(tag).disk;
         let disk = self.disks[disk.0 as usize].as_mut().expect("a request's disk is there");
-        disk.claims.release(tag, |freed| self.ready.push_back(freed));
+        disk.claims.release(tag, |freed| {
+            self.blame.step_back(now, disk.vm, Aside::Own, 1);
+            self.ready.push_back(freed);
+        });
     }
 
     fn complete_whole(&mut self, now: Nanos, tag: Tag) {
-        self.release(tag);
+        self.release(now, tag);
         self.take_apart(now, tag);
         let parts = core::mem::take(&mut self.scratch);
         for &part in &parts {
@@ -512,7 +555,10 @@ impl Engine {
     fn fail_whole(&mut self, now: Nanos, tag: Tag, errno: Errno) {
         let merged = self.parts(tag).nth(1).is_some();
         if merged {
-            self.release(tag);
+            let slot = self.slots.get(tag);
+            let (parts, vm) = (slot.parts, self.disk(slot.disk).vm);
+            self.blame.wait(now, vm, parts);
+            self.release(now, tag);
             self.take_from_scheduler(now, tag);
         } else {
             self.take_apart(now, tag);
@@ -538,7 +584,7 @@ impl Engine {
             Err(Errno::EOPNOTSUPP) => Status::Unsupported,
             Err(_) => Status::IoError,
         };
-        self.release(tag);
+        self.release(now, tag);
         self.finish(now, tag, tag, status);
     }
 
@@ -552,10 +598,16 @@ impl Engine {
         }
         let disk = self.disks[id.0 as usize].as_mut().expect("a flush's disk is there");
         // Those who came meanwhile share the next flush; the last one carries them.
+        let mut parts = 0;
         disk.flush_in_flight = disk.flushes_waiting.drain(..).fold(None, |earlier, tag| {
-            self.slots.get_mut(tag).next = earlier;
+            parts += 1;
+            let slot = self.slots.get_mut(tag);
+            (slot.next, slot.parts) = (earlier, parts);
             Some(tag)
         });
+        if parts > 0 {
+            self.blame.step_back(now, disk.vm, Aside::Own, parts);
+        }
         self.ready.extend(disk.flush_in_flight);
     }
 
@@ -564,7 +616,9 @@ impl Engine {
         for disk in self.disks.iter_mut().flatten() {
             if disk.retry_at.is_some_and(|at| at <= now) {
                 disk.retry_at = None;
-                self.stalled -= u32::try_from(disk.stalled.len()).expect("counted in u32");
+                let stalled = u32::try_from(disk.stalled.len()).expect("counted in u32");
+                self.stalled -= stalled;
+                self.blame.wait(now, disk.vm, stalled);
                 self.ready.extend(disk.stalled.drain(..));
             }
         }

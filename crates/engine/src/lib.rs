@@ -16,6 +16,7 @@
 mod engine;
 mod request;
 
+mod blame;
 mod blocks;
 mod claims;
 mod classify;
@@ -27,6 +28,7 @@ mod histogram;
 mod slots;
 mod streams;
 
+pub use blame::{Cause, Explanation};
 pub use blocks::{BlockConfig, BlockFigures, BlockSize, Blocks, REMAINDER_WAIT, Responses};
 pub use claims::Claims;
 pub use disk::{DiskId, DiskReport, Durations};

@@ -161,6 +161,8 @@ pub(crate) struct Slot {
     pub status: Status,
     /// Next part of a coalesced flush or of a carried command, or next free tag.
     pub next: Option<Tag>,
+    /// Of what goes to the device as one: of how many requests it consists.
+    pub parts: u32,
     /// Counts arrivals.
     pub order: u64,
     pub segments: u16,

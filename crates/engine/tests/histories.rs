@@ -87,8 +87,24 @@ struct Asked {
 struct Sent {
     command: Command,
     parts: Vec<Tag>,
+    /// Of how many requests it consists; flushes share one without being parts.
+    requests: usize,
     /// Counts commands.
     number: u64,
+}
+
+/// Why the requests of a disk waited, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Waits {
+    all: u64,
+    /// For others of the same disk.
+    behind: u64,
+    /// While the device was empty.
+    idled: u64,
+    /// About while each disk held it.
+    held: [f64; 3],
+    /// How far `held` may be off: less than a nanosecond for each command is shared out in turn.
+    slack: f64,
 }
 
 /// The world around an engine, and what it must never see.
@@ -106,6 +122,13 @@ struct World {
     flushed: [u64; 3],
     sent: u64,
     next_token: u64,
+    /// For each disk, which has a VM of its own: its group, and why its requests waited.
+    vms: Vec<GroupId>,
+    waits: [Waits; 3],
+    /// For each disk the flushes that the one under way answers, and those that come after it.
+    flushes: [[usize; 2]; 3],
+    holds_answers: bool,
+    gathers: bool,
 }
 
 impl World {
@@ -113,12 +136,10 @@ impl World {
         let mut engine = engine_with_blocks(kind, depth, blocks);
         let tenant =
             engine.add_group(Nanos::ORIGIN, GroupId::ROOT, Weight::new(300).expect("in range"));
-        let disks = [tenant, tenant, GroupId::ROOT]
-            .map(|parent| {
-                let vm = engine.add_group(Nanos::ORIGIN, parent, Weight::default());
-                engine.add_disk(vm, geometry())
-            })
+        let vms = [tenant, tenant, GroupId::ROOT]
+            .map(|parent| engine.add_group(Nanos::ORIGIN, parent, Weight::default()))
             .to_vec();
+        let disks = vms.iter().map(|&vm| engine.add_disk(vm, geometry())).collect();
         Self {
             engine,
             disks,
@@ -131,6 +152,67 @@ impl World {
             flushed: [0; 3],
             sent: 0,
             next_token: 0,
+            vms,
+            waits: [Waits::default(); 3],
+            flushes: [[0; 2]; 3],
+            holds_answers: blocks.responses != Responses::Each,
+            gathers: blocks.size != BlockSize::Dynamic,
+        }
+    }
+
+    /// Lets time pass; whoever is neither at the device nor kept for want of room waits meanwhile.
+    fn pass(&mut self, span: Nanos) {
+        let mut commands = [0; 3];
+        let mut at_device = [0; 3];
+        for sent in &self.at_device {
+            let disk = self.tags[&sent.command.tag].disk;
+            commands[disk] += 1;
+            at_device[disk] += sent.requests;
+        }
+        let all: u32 = commands.iter().sum();
+        for (disk, waits) in self.waits.iter_mut().enumerate() {
+            let id = self.disks[disk];
+            let unanswered = self.unanswered.values().filter(|asked| asked.disk == disk).count();
+            let waiting = unanswered - at_device[disk] - self.engine.stalled_of(id);
+            let behind = self.engine.held_back_of(id);
+            waits.all += count(waiting) * span.0;
+            waits.behind += count(behind) * span.0;
+            let time = count(waiting - behind) * span.0;
+            if all == 0 {
+                waits.idled += time;
+                continue;
+            }
+            for (held, commands) in waits.held.iter_mut().zip(commands) {
+                *held += time as f64 * f64::from(commands) / f64::from(all);
+            }
+            waits.slack += (count(waiting - behind) * u64::from(all)) as f64;
+        }
+        self.now += span;
+    }
+
+    /// Every nanosecond of every wait is blamed on who is to blame. (Answers that are held back for
+    /// the rest of their block are no waits, which the world does not know.)
+    fn check_blames(&mut self) {
+        if self.holds_answers {
+            return;
+        }
+        for (disk, waits) in self.waits.iter().enumerate() {
+            let explained = self.engine.explain(self.now, self.vms[disk]);
+            let told = explained.causes.iter().map(|cause| cause.held.0).sum::<u64>();
+            let told = told + explained.own.0 + explained.idled.0 + explained.gathered.0;
+            assert_eq!((explained.waited.0, told), (waits.all, waits.all));
+            assert_eq!((explained.limited, explained.others), (Nanos::ZERO, Nanos::ZERO));
+            for (other, vm) in self.vms.iter().enumerate() {
+                let cause = explained.causes.iter().find(|cause| cause.vm == *vm);
+                let held = match cause {
+                    _ if other == disk => explained.own.0 - waits.behind,
+                    cause => cause.map_or(0, |cause| cause.held.0),
+                };
+                let error = (held as f64 - waits.held[other]).abs();
+                assert!(error <= waits.slack + 1.0, "{disk} waited, {other} held: {error} ns off");
+            }
+            assert_eq!(explained.idled.0 + explained.gathered.0, waits.idled);
+            assert!(self.gathers || explained.gathered == Nanos::ZERO);
         }
     }
 
@@ -159,6 +241,9 @@ impl World {
                 let token = self.ask(disk, DeviceOp::Flush, 0, 0);
                 let tag = self.engine.flush(self.now, self.disks[disk], token);
                 self.tags.insert(tag, self.unanswered[&token.0]);
+                // Those that come while one is under way share the next.
+                let is_under_way = self.flushes[disk][0] > 0;
+                self.flushes[disk][usize::from(is_under_way)] += 1;
             }
             Step::Complete { which, outcome } if which < self.at_device.len() => {
                 let outcome = match outcome {
@@ -170,7 +255,7 @@ impl World {
                 self.complete(which, outcome);
             }
             Step::Complete { .. } => {}
-            Step::Pass { us } => self.now += Nanos::from_micros(us),
+            Step::Pass { us } => self.pass(Nanos::from_micros(us)),
             Step::Switch { kind, tuned } => {
                 self.kind = kind;
                 self.set_elevator(tuned);
@@ -194,11 +279,12 @@ impl World {
     }
 
     fn complete(&mut self, which: usize, outcome: Result<(), Errno>) {
-        let Sent { command, parts, number } = self.at_device.swap_remove(which);
+        let Sent { command, parts, number, .. } = self.at_device.swap_remove(which);
         assert_eq!(self.engine.parts(command.tag).collect::<Vec<_>>(), parts, "parts are kept");
         if command.op == DeviceOp::Flush {
-            let flushed = &mut self.flushed[self.tags[&command.tag].disk];
-            *flushed = number.max(*flushed);
+            let disk = self.tags[&command.tag].disk;
+            self.flushed[disk] = number.max(self.flushed[disk]);
+            self.flushes[disk] = [self.flushes[disk][1], 0];
         }
         self.engine.complete(self.now, command.tag, outcome);
     }
@@ -216,7 +302,10 @@ impl World {
             }
             let parts = self.check_parts(&command);
             self.sent += 1;
-            self.at_device.push(Sent { command, parts, number: self.sent });
+            let flush = command.op == DeviceOp::Flush;
+            let disk = self.tags[&command.tag].disk;
+            let requests = if flush { self.flushes[disk][0] } else { parts.len() };
+            self.at_device.push(Sent { command, parts, requests, number: self.sent });
             assert!(self.at_device.len() <= self.depth as usize, "more than the depth");
         }
         while let Some(answer) = self.engine.retire() {
@@ -251,18 +340,25 @@ impl World {
         for _ in 0..100_000 {
             if self.unanswered.is_empty() {
                 assert_eq!(self.engine.outstanding(), 0);
+                self.check_blames();
                 return;
             }
             if let Some(last) = self.at_device.len().checked_sub(1) {
                 self.complete(last, Ok(()));
             } else {
                 let deadline = self.engine.next_deadline();
-                self.now = deadline.expect("requests wait, nothing is at the device, no deadline");
+                let deadline =
+                    deadline.expect("requests wait, nothing is at the device, no deadline");
+                self.pass(deadline - self.now);
             }
             self.turn();
         }
         assert!(self.unanswered.is_empty(), "never answered: {:?}", self.unanswered);
     }
+}
+
+fn count(requests: usize) -> u64 {
+    u64::try_from(requests).expect("few")
 }
 
 fn blocks() -> impl Strategy<Value = BlockConfig> {

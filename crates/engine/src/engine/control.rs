@@ -5,7 +5,8 @@ use evenkeel_sched::{
 };
 
 use super::Engine;
-use crate::disk::DiskId;
+use crate::blame::Aside;
+use crate::disk::{Disk, DiskId};
 use crate::slots::Place;
 
 /// Something that limits and reservations can be set for.
@@ -38,7 +39,7 @@ impl Engine {
     pub fn expedite(&mut self, now: Nanos, disk: DiskId) {
         let node = self.disk(disk).node;
         while let Some(tag) = self.gate.expedite(now, node) {
-            self.enter(now, tag);
+            self.leave_gate(now, tag);
         }
     }
 
@@ -94,10 +95,11 @@ impl Engine {
 
     /// Gives a request to the scheduler as soon as the limits allow.
     pub(super) fn admit(&mut self, now: Nanos, tag: Tag) {
-        let node = self.disk(self.slots.get(tag).disk).node;
+        let Disk { node, vm, .. } = *self.disk(self.slots.get(tag).disk);
         if self.gate.arrive(now, node, &self.demand(tag)) {
             self.enter(now, tag);
         } else {
+            self.blame.step_aside(now, vm, Aside::Limit, 1);
             self.slots.get_mut(tag).place = Place::Gated;
         }
     }
@@ -105,8 +107,14 @@ impl Engine {
     /// Lets every request in that may enter now.
     pub(super) fn open_gate(&mut self, now: Nanos) {
         while let Some(tag) = self.gate.release(now) {
-            self.enter(now, tag);
+            self.leave_gate(now, tag);
         }
+    }
+
+    fn leave_gate(&mut self, now: Nanos, tag: Tag) {
+        let vm = self.disk(self.slots.get(tag).disk).vm;
+        self.blame.step_back(now, vm, Aside::Limit, 1);
+        self.enter(now, tag);
     }
 
     fn enter(&mut self, now: Nanos, tag: Tag) {

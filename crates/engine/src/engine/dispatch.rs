@@ -3,6 +3,7 @@
 use evenkeel_sched::{Class, Nanos, Next, Scheduler, Tag, Urgency};
 
 use super::{Engine, saturated};
+use crate::blame::Aside;
 use crate::blocks::BlockFigures;
 use crate::slots::{Command, DeviceOp, Place, Precedence, Slot};
 
@@ -22,6 +23,7 @@ impl Engine {
             self.open_gate(now);
         }
         let Some(tag) = self.next_for_device(now) else {
+            self.blame.gather(now, self.blocks.is_gathering());
             if self.blocks.close() {
                 self.show_answers();
             }
@@ -109,15 +111,17 @@ impl Engine {
     fn claim_whole(&mut self, tag: Tag) -> bool {
         let first = self.scheduler.first_part(tag);
         let sector = self.slots.get(first).sector;
-        let mut nr_sectors = 0;
+        let (mut nr_sectors, mut parts) = (0, 0);
         let mut part = Some(first);
         while let Some(tag) = part {
+            parts += 1;
             nr_sectors += self.slots.get(tag).nr_sectors;
             part = self.scheduler.next_part(tag);
         }
         let slot = self.slots.get_mut(tag);
         slot.whole_sector = sector;
         slot.whole_sectors = nr_sectors;
+        slot.parts = parts;
         let (disk, changes) = (slot.disk, slot.op != DeviceOp::Read);
         self.disk_mut(disk).claims.claim_if_free(tag, sector, nr_sectors, changes)
     }
@@ -130,12 +134,17 @@ impl Engine {
         for &tag in &parts {
             let slot = self.slots.get_mut(tag);
             slot.place = Place::Alone;
+            slot.parts = 1;
             slot.whole_sector = slot.sector;
             slot.whole_sectors = slot.nr_sectors;
             let (id, sector, nr_sectors) = (slot.disk, slot.sector, slot.nr_sectors);
             let changes = slot.op != DeviceOp::Read;
-            if self.disk_mut(id).claims.claim(tag, sector, nr_sectors, changes) {
+            let disk = self.disk_mut(id);
+            let vm = disk.vm;
+            if disk.claims.claim(tag, sector, nr_sectors, changes) {
                 self.ready.push_back(tag);
+            } else {
+                self.blame.step_aside(now, vm, Aside::Own, 1);
             }
         }
         self.scratch = parts;
@@ -158,7 +167,8 @@ impl Engine {
         self.sent_with[precedence as usize] += 1;
         let disk = self.disk_mut(slot.disk);
         disk.in_flight += 1;
-        Command {
+        let vm = disk.vm;
+        let command = Command {
             tag,
             disk: slot.disk,
             op: slot.op,
@@ -169,7 +179,9 @@ impl Engine {
                 && matches!(slot.op, DeviceOp::Write | DeviceOp::WriteZeroes),
             unmap: slot.unmap,
             precedence,
-        }
+        };
+        self.blame.send(now, vm, slot.parts);
+        command
     }
 
     /// Says how much a command matters to others than the scheduler.
