@@ -55,7 +55,7 @@ pub(crate) struct ServeArgs {
     /// Read everything from a TOML file instead
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "create", "preallocate", "weight", "read_only", "scheduler", "profile", "model", "depth",
-        "trust"])]
+        "trust", "trace"])]
     pub(crate) config: Option<PathBuf>,
     /// Create images that do not exist, with this size (10G, 512M)
     #[arg(long, value_name = "SIZE", value_parser = size)]
@@ -86,6 +86,10 @@ pub(crate) struct ServeArgs {
     /// Most commands at the device at a time [default: the device's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) depth: Option<u32>,
+    /// Record every request in a file, for evenkeel sim replay; one that is there is kept as
+    /// FILE.old
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) place: Place,
     /// What to log, as in RUST_LOG: error, info, evenkeel_server=debug [default: info]

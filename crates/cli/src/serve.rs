@@ -81,6 +81,7 @@ fn from_arguments(args: &ServeArgs) -> Outcome<Config> {
         depth: args.depth,
         model: args.model.clone(),
         trust: args.trust,
+        trace: args.trace.clone(),
         ..Pool::default()
     };
     for (name, source) in &args.disks {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use evenkeel_server::api::Client;
 use evenkeel_wire::agent::Level;
 use evenkeel_wire::status::{
-    DiskStatus, Latency, LimitStatus, PoolStatus, PrecedenceStatus, Status,
+    DiskStatus, Latency, LimitStatus, PoolStatus, PrecedenceStatus, Status, TraceStatus,
 };
 use evenkeel_wire::{format_limit, format_size};
 
@@ -49,6 +49,7 @@ fn table(status: &Status) -> String {
         }
         limit_rows(&mut text, pool);
         full_rows(&mut text, pool);
+        trace_row(&mut text, pool);
         text.push('\n');
     }
     text.push_str(
@@ -118,6 +119,20 @@ fn full_rows(text: &mut String, pool: &PoolStatus) {
             );
         }
     }
+}
+
+/// Adds a line on the trace that the pool's requests are recorded in.
+fn trace_row(text: &mut String, pool: &PoolStatus) {
+    let Some(TraceStatus { path, requests, dropped, bytes, ended }) = &pool.trace else { return };
+    let mib = bytes >> 20;
+    let _infallible = write!(text, "  trace {path}: {requests} requests, {mib} MiB");
+    if *dropped > 0 {
+        let _infallible = write!(text, ", {dropped} dropped: its disk is too slow");
+    }
+    if let Some(why) = ended {
+        let _infallible = write!(text, ", ended early: {why}");
+    }
+    text.push('\n');
 }
 
 fn cells(disk: &DiskStatus) -> [String; COLUMNS.len()] {
@@ -245,6 +260,32 @@ mod tests {
             lines,
             ["  disk web: 3 writes wait for room on the file system of /images/web.img; \
               make some, and they go on"]
+        );
+    }
+
+    #[test]
+    fn a_trace_has_a_line_that_tells_what_is_missing() {
+        let trace = TraceStatus {
+            path: "/var/log/main.trace".to_owned(),
+            requests: 120_000,
+            bytes: 3 << 20,
+            ..TraceStatus::default()
+        };
+        let line = |trace: &TraceStatus| {
+            let trace = Some(trace.clone());
+            let mut text = String::new();
+            trace_row(&mut text, &PoolStatus { trace, ..PoolStatus::default() });
+            text
+        };
+        let good = "  trace /var/log/main.trace: 120000 requests, 3 MiB";
+        assert_eq!(line(&trace), format!("{good}\n"));
+        let ended = Some("No space left on device (os error 28)".to_owned());
+        assert_eq!(
+            line(&TraceStatus { dropped: 7, ended, ..trace }),
+            format!(
+                "{good}, 7 dropped: its disk is too slow, \
+                 ended early: No space left on device (os error 28)\n"
+            )
         );
     }
 

@@ -208,6 +208,7 @@ impl Engine {
             token,
             arrived: now,
             dispatched: now,
+            completed: now,
             sector: request.sector,
             whole_sector: request.sector,
             whole_sectors: request.nr_sectors,
@@ -242,6 +243,7 @@ impl Engine {
             token,
             arrived: now,
             dispatched: now,
+            completed: now,
             sector: 0,
             whole_sector: 0,
             whole_sectors: 0,
@@ -322,8 +324,8 @@ impl Engine {
     pub fn retire(&mut self) -> Option<Retired> {
         self.shown = self.shown.checked_sub(1)?;
         let tag = self.retired.pop_front().expect("what is shown is there");
-        let slot = self.slots.get(tag);
-        let retired = Retired { token: slot.token, tag, disk: slot.disk, status: slot.status };
+        let Slot { token, disk, status, arrived, dispatched, completed, .. } = *self.slots.get(tag);
+        let retired = Retired { token, tag, disk, status, arrived, dispatched, completed };
         self.slots.give_back(tag);
         self.disk_mut(retired.disk).outstanding -= 1;
         Some(retired)
@@ -630,6 +632,8 @@ impl Engine {
         let slot = self.slots.get_mut(tag);
         slot.place = Place::Retired;
         slot.status = status;
+        slot.dispatched = dispatched;
+        slot.completed = now;
         let slot = *slot;
         let figures = &mut self.disk_mut(slot.disk).figures;
         let sectors = u64::from(slot.nr_sectors);

@@ -123,6 +123,13 @@ pub struct Retired {
     pub disk: DiskId,
     /// What the guest is told.
     pub status: Status,
+    /// When it came.
+    pub arrived: Nanos,
+    /// When it went to the device for the last time, alone or as a part of another; if that never
+    /// happened, when it came.
+    pub dispatched: Nanos,
+    /// When the device had finished it.
+    pub completed: Nanos,
 }
 
 /// Where a request is.
@@ -148,7 +155,9 @@ pub(crate) enum Place {
 pub(crate) struct Slot {
     pub token: Token,
     pub arrived: Nanos,
+    /// Of a part, from its end on: when the whole was dispatched.
     pub dispatched: Nanos,
+    pub completed: Nanos,
     pub sector: u64,
     /// Of a dispatched request with parts: the extent of the whole.
     pub whole_sector: u64,

@@ -45,6 +45,27 @@ fn adjacent_requests_go_as_one_and_are_answered_apart() {
 }
 
 #[test]
+fn an_answer_says_when_its_request_came_went_and_was_done() {
+    let (mut engine, disk) = one_disk(Kind::Noop, 4);
+    let at = |us| Nanos::ORIGIN + Nanos::from_micros(us);
+    engine.submit(at(1), disk, Token(0), &request(Op::Read, 0, 8));
+    engine.submit(at(3), disk, Token(1), &request(Op::Read, 8, 8));
+    engine.flush(at(4), disk, Token(2));
+    let commands = dispatched(&mut engine, at(10));
+    assert_eq!(commands.iter().map(|c| c.nr_sectors).collect::<Vec<_>>(), [0, 16]);
+    for (command, us) in commands.iter().zip([40, 70]) {
+        engine.complete(at(us), command.tag, Ok(()));
+    }
+    let times = std::iter::from_fn(|| engine.retire())
+        .map(|r| (r.token.0, r.arrived, r.dispatched, r.completed))
+        .collect::<Vec<_>>();
+    assert_eq!(
+        times,
+        [(2, at(4), at(10), at(40)), (0, at(1), at(10), at(70)), (1, at(3), at(10), at(70))]
+    );
+}
+
+#[test]
 fn a_failed_part_fails_alone() {
     let (mut engine, disk) = one_disk(Kind::Noop, 4);
     let now = Nanos::ORIGIN;

@@ -152,6 +152,12 @@ impl Guests {
         Some((place, guest.disk, &mut guest.vring))
     }
 
+    /// Returns the index of a vring within its disk.
+    pub(crate) fn index(&self, place: u32) -> u16 {
+        let guest = self.table.get(place as usize).and_then(Option::as_ref);
+        guest.expect("it was popped a moment ago").index
+    }
+
     /// Closes a vring whose guest lied.
     ///
     /// # Errors

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
+use std::time::SystemTime;
 
 use evenkeel_engine::SECTOR_BYTES;
 use evenkeel_wire::status::{DiskStatus, PoolStatus};
+use evenkeel_wire::trace::{TraceDisk, TraceHeader};
 use evenkeel_wire::{DevicePriority, PoolChange};
 
 use crate::api::ControlError;
@@ -18,6 +20,7 @@ use crate::config::{DiskPlan, PoolPlan};
 use crate::model::Modelled;
 use crate::priority::{IoPriorities, may_be_real_time};
 use crate::scheduling::{Device, Scheduling};
+use crate::trace::{self, Recorder, Trace, TraceError};
 use crate::worker::{self, Worker};
 
 /// Most data segments of a request, which QEMU's default of 128 descriptors holds with header and
@@ -43,6 +46,7 @@ pub(crate) struct Pool {
     pub(crate) disks: Vec<Arc<Served>>,
     schedule: Scheduling,
     device: String,
+    trace: Option<Trace>,
     thread: JoinHandle<()>,
 }
 
@@ -60,6 +64,14 @@ pub enum PoolError {
     RealTime {
         /// The pool.
         pool: String,
+    },
+    /// Its requests could not be recorded.
+    #[error("pool {pool}: {source}")]
+    Trace {
+        /// The pool.
+        pool: String,
+        /// What is wrong.
+        source: TraceError,
     },
     /// No ring, no thread, no descriptor.
     #[error("pool {pool}: cannot start its worker: {source}")]
@@ -106,7 +118,7 @@ impl Pool {
                 "this pool imitates the timing of a modelled device"
             );
         }
-        let disks = plan
+        let disks: Vec<_> = plan
             .disks
             .iter()
             .zip(&backends)
@@ -117,10 +129,13 @@ impl Pool {
             .collect();
         let engine = schedule.engine(&plan.settings);
         let (kind, depth) = (engine.elevator.kind, engine.depth);
+        let header = trace_header(plan, &disks, &device, depth);
+        let (trace, recorder) = record(plan, &header)?.unzip();
         let worker_plan = worker::Plan {
             engine,
             model,
             priorities: IoPriorities::new(plan.settings.device_priority),
+            trace: recorder,
             groups: plan.groups.clone(),
             vms: plan.vms.clone(),
             controls: schedule.controls(),
@@ -128,7 +143,7 @@ impl Pool {
         };
         let thread = spawn(&plan.name, worker_plan, inbox).map_err(system)?;
         tracing::info!(pool = plan.name, scheduler = %kind, device, depth, rotational, "pool ready");
-        Ok(Self { name: plan.name.clone(), worker, disks, schedule, device, thread })
+        Ok(Self { name: plan.name.clone(), worker, disks, schedule, device, trace, thread })
     }
 
     /// Returns the pool's document, without figures if the worker has ended.
@@ -136,6 +151,7 @@ impl Pool {
         let mut status = PoolStatus {
             name: self.name.clone(),
             device: self.device.clone(),
+            trace: self.trace.as_ref().map(Trace::status),
             disks: self.disks.iter().map(|disk| disk.status()).collect(),
             ..PoolStatus::default()
         };
@@ -174,6 +190,9 @@ impl Pool {
     pub(crate) fn join(self) {
         if self.thread.join().is_err() {
             tracing::error!(pool = self.name, "the worker ended by a panic");
+        }
+        if let Some(trace) = self.trace {
+            trace.join();
         }
     }
 }
@@ -227,6 +246,32 @@ fn serve(
         connected: AtomicBool::new(false),
         vm: plan.vm.clone(),
         source: plan.source_text.clone(),
+    }
+}
+
+/// Begins to record a pool's requests, if that is wanted.
+fn record(plan: &PoolPlan, header: &TraceHeader) -> Result<Option<(Trace, Recorder)>, PoolError> {
+    let begun = plan.settings.trace.as_ref().map(|path| trace::begin(path, header));
+    begun.transpose().map_err(|source| PoolError::Trace { pool: plan.name.clone(), source })
+}
+
+fn trace_header(plan: &PoolPlan, disks: &[Arc<Served>], device: &str, depth: u32) -> TraceHeader {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let disks = plan.disks.iter().zip(disks).map(|(disk, served)| TraceDisk {
+        name: disk.name.clone(),
+        vm: disk.vm.clone(),
+        weight: u32::from(plan.groups[disk.group].weight.value()),
+        sectors: served.session.geometry.sectors,
+        heeds_priority: plan.vms.iter().any(|vm| vm.name == disk.vm && vm.heeds_priority),
+        write_through: !disk.write_cache,
+    });
+    TraceHeader {
+        started_unix_ns: u64::try_from(now.as_nanos()).unwrap_or(0),
+        pool: plan.name.clone(),
+        scheduler: plan.settings.scheduler().to_string(),
+        device: device.to_owned(),
+        depth,
+        disks: disks.collect(),
     }
 }
 

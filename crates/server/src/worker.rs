@@ -28,6 +28,7 @@ use crate::model::Modelled;
 use crate::priority::IoPriorities;
 use crate::slots::{Origin, Progress, Slots};
 use crate::status::{DiskFigures, PoolFigures};
+use crate::trace::Recorder;
 use crate::uring::{Event, PollId, Ring, Wait};
 use crate::vring::{Chain, Pop};
 
@@ -44,6 +45,7 @@ pub(crate) struct Plan {
     pub(crate) model: Option<Modelled>,
     /// With which priorities commands enter the kernel.
     pub(crate) priorities: IoPriorities,
+    pub(crate) trace: Option<Recorder>,
     /// Tenants and VMs, parents before children.
     pub(crate) groups: Vec<GroupPlan>,
     pub(crate) vms: Vec<VmPlan>,
@@ -108,6 +110,8 @@ pub(crate) struct Worker {
     ring: Ring,
     engine: Engine,
     model: Option<Modelled>,
+    /// Where requests are recorded, if they are.
+    trace: Option<Recorder>,
     slots: Slots,
     guests: Guests,
     disks: Vec<Disk>,
@@ -125,12 +129,15 @@ impl Worker {
     /// # Errors
     ///
     /// * What the system says if there is no ring to be had.
-    pub(crate) fn new(plan: Plan, inbox: Inbox) -> io::Result<Self> {
+    pub(crate) fn new(mut plan: Plan, inbox: Inbox) -> io::Result<Self> {
         let files: Vec<_> = plan.disks.iter().map(|disk| disk.backend.raw_fd()).collect();
         let mut ring = Ring::new(&files)?;
         ring.watch(BELL, inbox.bell.as_raw_fd())?;
         let mut clock = Clock::new();
         let now = clock.now();
+        if let Some(trace) = &mut plan.trace {
+            trace.start(now);
+        }
         let mut engine = Engine::new(now, &plan.engine);
         let mut groups: Vec<(GroupId, Weight)> = Vec::with_capacity(plan.groups.len());
         for group in &plan.groups {
@@ -170,6 +177,7 @@ impl Worker {
             ring,
             engine,
             model: plan.model,
+            trace: plan.trace,
             slots: Slots::new(plan.priorities),
             guests: Guests::default(),
             disks,
@@ -277,12 +285,12 @@ impl Worker {
             }
             other => other,
         };
-        let tag = match parsed {
+        let (tag, request) = match parsed {
             Ok(Parsed::Io(request)) => {
                 origin.written = written(&request, chain);
-                self.engine.submit(now, disk.id, token, &request)
+                (self.engine.submit(now, disk.id, token, &request), Some(request))
             }
-            Ok(Parsed::Flush) => self.engine.flush(now, disk.id, token),
+            Ok(Parsed::Flush) => (self.engine.flush(now, disk.id, token), None),
             Ok(Parsed::Id) => {
                 origin.written = self.guests.write_id(place, &self.segments, &disk.serial);
                 return self.guests.answer(origin, Status::Ok);
@@ -294,6 +302,10 @@ impl Worker {
                 return self.guests.answer(origin, malformed.status());
             }
         };
+        if let Some(trace) = &mut self.trace {
+            let ioprio = ioprio(&chain.shape.header);
+            trace.submitted(tag, request.as_ref(), ioprio, self.guests.index(place));
+        }
         self.slots.open(tag, origin, &mut self.segments);
     }
 
@@ -310,6 +322,11 @@ impl Worker {
             while let Some(retired) = self.engine.retire() {
                 let origin = self.slots.close(retired.tag);
                 self.guests.answer(origin, retired.status);
+                if let Some(trace) = &mut self.trace
+                    && !trace.answered(&retired)
+                {
+                    self.trace = None;
+                }
                 moved = true;
             }
             if !moved {
@@ -498,6 +515,9 @@ impl Worker {
             if let Err(error) = disk.backend.unlock() {
                 tracing::warn!(disk = %disk.name, %error, "the image stays locked for a while");
             }
+        }
+        if let Some(trace) = self.trace.take() {
+            trace.finish();
         }
         if let Some(reply) = self.draining.take() {
             let _nobody_waits = reply.try_send(());

@@ -54,6 +54,7 @@ impl Config {
             check_pool(&path, pool, &mut problems);
         }
         self.check_twins(&mut problems);
+        self.check_traces(&mut problems);
         self.check_sockets(&mut problems);
         problems
     }
@@ -85,6 +86,24 @@ impl Config {
                 let problem = format!("{first} has the same image; two writers destroy it");
                 let remedy = "give each disk its own image, or set read_only = true on both";
                 problems.push(Problem::new(format!("{path}.path"), quoted(image), problem, remedy));
+            }
+        }
+    }
+
+    /// Two traces in one file are none, and one in an image destroys it.
+    fn check_traces(&self, problems: &mut Vec<Problem>) {
+        let images = self.disks().filter_map(|(path, _, disk)| match &disk.source {
+            Source::Path(image) => Some((normal(image), path)),
+            Source::Null { .. } => None,
+        });
+        let mut taken: BTreeMap<PathBuf, String> = images.collect();
+        for (name, pool) in &self.pools {
+            let Some(trace) = &pool.trace else { continue };
+            let path = format!("{}.trace", join("pools", name));
+            if let Some(first) = taken.insert(normal(trace), path.clone()) {
+                let problem = format!("{first} is the same file");
+                let remedy = "give each trace a file of its own";
+                problems.push(Problem::new(path, quoted(trace), problem, remedy));
             }
         }
     }

@@ -52,6 +52,8 @@ pub struct Pool {
     pub model: Option<String>,
     /// Whether seeks cost time on this device.
     pub rotational: Rotational,
+    /// The file that every request is recorded in.
+    pub trace: Option<PathBuf>,
     /// What the device is known to manage at least, in requests a second: the most that can be
     /// reserved.
     pub capacity_iops: Option<u64>,

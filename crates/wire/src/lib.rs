@@ -2,7 +2,8 @@
 //! messages between daemon and guest.
 //!
 //! [`Config`] is what an operator writes, [`status`] is what the daemon answers, [`agent`] is what
-//! it says to a guest's agent. All are plain values; nobody but `server::config` turns them into something that runs.
+//! it says to a guest's agent, [`trace`] is the file that it records. All are plain values; nobody
+//! but `server::config` turns a configuration into something that runs.
 //!
 //! A configuration is read in two steps, so that an operator sees all mistakes in one run:
 //!
@@ -28,6 +29,7 @@ mod profile;
 mod read;
 mod size;
 pub mod status;
+pub mod trace;
 mod tunables;
 
 pub use blocks::{Block, DEPTH_MAX, Responses};

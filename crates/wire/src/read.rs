@@ -365,6 +365,7 @@ fn read_pool(mut from: Section<'_, '_>) -> Pool {
             .unwrap_or_default(),
         model: from.string("model"),
         rotational: read_rotational(&mut from),
+        trace: from.string("trace").map(PathBuf::from),
         capacity_iops: from.long_number("capacity_iops", 1..=RATE_MAX),
         capacity_bps: from.size("capacity_bps"),
         limits: Limits::from(from.limits()),

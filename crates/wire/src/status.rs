@@ -74,6 +74,9 @@ pub struct PoolStatus {
     /// Requests answered for each entry into the kernel by the ring, the mean since the daemon
     /// started; 0 before the first.
     pub requests_per_system_call: f64,
+    /// The trace that its requests are recorded in, if they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<TraceStatus>,
     /// Its groups, parents before children.
     #[serde(default)]
     pub groups: Vec<GroupStatus>,
@@ -98,6 +101,22 @@ pub struct PrecedenceStatus {
     pub ordinary: u64,
     /// Write-back, and the idle class of guests.
     pub background: u64,
+}
+
+/// A file that requests are recorded in.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct TraceStatus {
+    /// The file.
+    pub path: String,
+    /// Requests in it so far. The latest are still in memory: those of a second, or some thousand.
+    pub requests: u64,
+    /// Requests that are not in it because they came faster than it could be written.
+    pub dropped: u64,
+    /// Its size so far.
+    pub bytes: u64,
+    /// Why it ended before the daemon did; absent if it has not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<String>,
 }
 
 /// A group or a VM.

@@ -47,6 +47,7 @@ fn every_field_is_read() {
     assert_eq!((pool.depth, pool.model.as_deref()), (Some(8), Some("hdd:rpm=5400")));
     assert_eq!((pool.block, pool.responses), (Block::Static(4), Responses::Subset(2)));
     assert_eq!(pool.rotational, Rotational::Yes);
+    assert_eq!(pool.trace, Some(PathBuf::from("/var/log/evenkeel/main.trace")));
     for (field, value) in [
         ("slice_idle", 7_500_000),
         ("back_seek_max", 1),
@@ -417,4 +418,21 @@ fn a_null_disk_of_half_a_block_is_quoted_as_it_was_written() {
         (problem.path.as_str(), problem.value.as_str()),
         ("pools.p.disks.n.path", "\"null:700\"")
     );
+}
+
+#[test]
+fn a_trace_that_would_overwrite_another_or_an_image_is_refused() {
+    let pool = |name: &str, trace: &str| {
+        format!(
+            "[pools.{name}]\ntrace = \"{trace}\"\n[pools.{name}.disks.{name}]\npath = \"{name}.img\"\n"
+        )
+    };
+    let twice = problems(&[pool("a", "x.trace"), pool("b", "./x.trace")].concat());
+    assert_eq!(
+        twice[0].to_string(),
+        "line 6: pools.b.trace = \"./x.trace\": pools.a.trace is the same file; give each trace a \
+         file of its own"
+    );
+    let image = problems(&[pool("a", "b.img"), pool("b", "x.trace")].concat());
+    assert_eq!((image.len(), image[0].path.as_str()), (1, "pools.a.trace"));
 }
