@@ -45,6 +45,8 @@ pub(crate) struct BlockLayer {
     bios: Vec<Bio>,
     free: Vec<u32>,
     outside: VecDeque<Bio>,
+    /// Sources that go as soon as nothing of theirs is outside.
+    leaving: Vec<u32>,
     /// Requests with a slot; what was merged shares one.
     inside: u32,
     in_flight: u32,
@@ -60,6 +62,7 @@ impl BlockLayer {
             bios: Vec::new(),
             free: Vec::new(),
             outside: VecDeque::new(),
+            leaving: Vec::new(),
             inside: 0,
             in_flight: 0,
             flushes: VecDeque::new(),
@@ -72,8 +75,13 @@ impl BlockLayer {
         self.elevator.add_queue(now, GroupId::ROOT, priority, sync).0
     }
 
+    /// Removes somebody. What he has asked for goes on.
     pub(crate) fn remove_source(&mut self, now: Nanos, source: u32) {
-        self.elevator.remove_queue(now, QueueId(source));
+        if self.outside.iter().any(|bio| bio.source == source) {
+            self.leaving.push(source);
+        } else {
+            self.elevator.remove_queue(now, QueueId(source));
+        }
     }
 
     pub(crate) fn submit(&mut self, now: Nanos, bio: Bio) {
@@ -158,6 +166,10 @@ impl BlockLayer {
             && let Some(bio) = self.outside.pop_front()
         {
             self.enter(now, bio);
+            if let Some(index) = self.leaving.iter().position(|&source| source == bio.source) {
+                self.leaving.swap_remove(index);
+                self.remove_source(now, bio.source);
+            }
         }
     }
 
@@ -220,6 +232,23 @@ mod tests {
             answered.extend(layer.retire());
         }
         assert_eq!(answered, [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn who_ends_while_his_requests_wait_outside_still_gets_them() {
+        let (mut layer, source) = layer(1, 1);
+        for token in 0..3 {
+            layer.submit(NOW, read(source, token, token * 1000));
+        }
+        layer.remove_source(NOW, source);
+        let mut answered = Vec::new();
+        while let Some((tag, _)) = layer.dispatch(NOW) {
+            layer.complete(NOW, tag);
+            layer.check_invariants();
+            answered.extend(layer.retire());
+        }
+        assert_eq!(answered, [0, 1, 2]);
+        assert!(layer.leaving.is_empty(), "the name is free again");
     }
 
     #[test]
