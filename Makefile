@@ -42,6 +42,7 @@ demo: build
 
 test: build
 	$(CARGO) test --locked --workspace
+	$(CARGO) test --locked -p evenkeel-sim --features planted --test planted
 
 bench: build
 	$(EVENKEEL) bench sched
@@ -55,6 +56,7 @@ bench-kernel: build
 lint: setup
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --locked -p evenkeel-sim --features planted --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace --no-deps --document-private-items
 
 # No sanitizer: the fuzzed rooms forbid unsafe code, and a stable compiler has none (fuzz/README.md).

@@ -12,11 +12,16 @@ use crate::bench::{show, table};
 use crate::failure::{Failure, Outcome};
 use crate::print;
 
+mod swarm;
+
+use swarm::SwarmArgs;
+
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  \
     evenkeel sim devices\n  \
     evenkeel sim d36 --quick\n  \
     evenkeel sim d36 --figure 8 --format html > figure8.html\n  \
+    evenkeel sim swarm --seed 1 --seeds 1000\n  \
     evenkeel sim blocks --format html > blocks.html\n  \
     evenkeel sim best-practice")]
 pub(crate) struct SimArgs {
@@ -41,6 +46,8 @@ enum Sim {
         #[arg(long, value_enum, default_value_t = Format::Table)]
         format: Format,
     },
+    /// Random worlds around the engine, each from its seed, and what must hold in all of them
+    Swarm(SwarmArgs),
     /// Figures of the paper on adaptive blocks: throughput and latency by block, threads and size
     Blocks {
         /// How to print them
@@ -96,6 +103,7 @@ pub(crate) fn run(args: &SimArgs) -> Outcome<()> {
     match &args.what {
         Sim::Devices => print(&evenkeel_sim::describe()),
         Sim::D36(args) => run_d36(args),
+        Sim::Swarm(args) => swarm::run(args),
         Sim::Speed { queues, format } => show(*format, &speed::run(*queues), table),
         Sim::Blocks { format } => {
             let report = blocks::run(&blocks::BlocksOptions::default());

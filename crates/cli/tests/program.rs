@@ -224,6 +224,20 @@ fn the_figures_of_adaptive_blocks_come_as_one_json_document() {
 }
 
 #[test]
+fn a_seed_of_the_swarm_is_the_same_world_every_time() {
+    let args = ["sim", "swarm", "--seed", "3", "--format", "json"];
+    let (code, out, _) = run(&args);
+    let report: serde_json::Value = serde_json::from_str(&out).expect("one document");
+    assert_eq!((code, &report["seeds"]), (0, &serde_json::json!(1)));
+    assert_eq!(report["world"]["digest"].as_str().map(str::len), Some(16));
+    let again: serde_json::Value = serde_json::from_str(&run(&args).1).expect("one document");
+    assert_eq!(report["world"], again["world"]);
+    let (code, out, _) = run(&["sim", "swarm", "--seed", "3", "--history"]);
+    assert!(code == 0 && out.lines().count() > 100, "{out}");
+    assert_eq!(run(&["sim", "swarm", "--hours", "0"]).0, 2);
+}
+
+#[test]
 fn the_figures_of_best_practice_come_as_one_json_document() {
     let (code, out, err) = run(&["sim", "best-practice", "--span-ms", "5", "--format", "json"]);
     assert_eq!((code, err.as_str()), (0, ""));

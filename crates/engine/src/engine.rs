@@ -73,6 +73,8 @@ pub struct Engine {
     stalled: u32,
     /// Commands sent so far, by precedence.
     sent_with: [u64; Precedence::COUNT],
+    #[cfg(feature = "planted")]
+    planted: Option<evenkeel_sched::Planted>,
 }
 
 impl Engine {
@@ -102,6 +104,8 @@ impl Engine {
             in_flight: 0,
             stalled: 0,
             sent_with: [0; Precedence::COUNT],
+            #[cfg(feature = "planted")]
+            planted: config.elevator.planted,
         }
     }
 
@@ -263,6 +267,15 @@ impl Engine {
         let disk = self.disk_mut(disk_id);
         disk.outstanding += 1;
         disk.habit.on_flush();
+        #[cfg(feature = "planted")]
+        if self.planted == Some(evenkeel_sched::Planted::FlushesEarly)
+            && let Some(first) = self.disk(disk_id).flush_in_flight
+        {
+            self.slots.get_mut(tag).next = self.slots.get(first).next;
+            self.slots.get_mut(first).next = Some(tag);
+            return tag;
+        }
+        let disk = self.disk_mut(disk_id);
         let (vm, is_behind) = (disk.vm, disk.flush_in_flight.is_some());
         if is_behind {
             disk.flushes_waiting.push(tag);
@@ -354,6 +367,12 @@ impl Engine {
     #[must_use]
     pub fn outstanding_of(&self, disk: DiskId) -> u32 {
         self.disk(disk).outstanding
+    }
+
+    /// Returns the number of requests that nobody but the scheduler, or a full device, holds back.
+    #[must_use]
+    pub fn waiting(&self) -> u32 {
+        self.scheduler.queued().saturating_add(saturated(self.ready.len()))
     }
 
     /// Returns the number of writes, of all disks, that wait for room on their file system.

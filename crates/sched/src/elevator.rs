@@ -120,11 +120,19 @@ pub struct ElevatorConfig {
     pub depth: u32,
     /// Whether the device has to move something to reach a sector; for `cfq` and `bfq`.
     pub rotational: bool,
+    /// A bug to be found.
+    #[cfg(feature = "planted")]
+    pub planted: Option<crate::Planted>,
 }
 
 /// Any elevator.
 #[derive(Debug)]
-pub struct Elevator(Inner);
+pub struct Elevator(Inner, #[cfg(feature = "planted")] Bug);
+
+/// A bug, and what went to the device last.
+#[cfg(feature = "planted")]
+#[derive(Debug)]
+struct Bug(Option<crate::Planted>, Option<Tag>);
 
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "one per pool, and nothing to follow on the way")]
@@ -156,7 +164,7 @@ impl Elevator {
     #[must_use]
     pub fn new(now: Nanos, config: &ElevatorConfig) -> Self {
         let merge = config.merge;
-        Self(match config.kind {
+        let inner = match config.kind {
             Kind::None => Inner::Noop(Noop::new(None)),
             Kind::Noop => Inner::Noop(Noop::new(Some(merge))),
             Kind::Deadline => Inner::Deadline(Deadline::new(config.deadline, merge)),
@@ -173,7 +181,11 @@ impl Elevator {
                 let bfq = Bfq::new(now, config.bfq, merge, config.rotational);
                 Inner::Bfq(bfq.with_depth(config.depth))
             }
-        })
+        };
+        #[cfg(feature = "planted")]
+        return Self(inner, Bug(config.planted, None));
+        #[cfg(not(feature = "planted"))]
+        Self(inner)
     }
 
     /// Returns which one it is.
@@ -234,6 +246,12 @@ impl Elevator {
 
 impl Scheduler for Elevator {
     fn add_group(&mut self, now: Nanos, parent: GroupId, weight: Weight) -> GroupId {
+        #[cfg(feature = "planted")]
+        let weight = if self.1.0 == Some(crate::Planted::ForgetsWeights) {
+            Weight::default()
+        } else {
+            weight
+        };
         each!(&mut self.0, inner => inner.add_group(now, parent, weight))
     }
 
@@ -264,12 +282,30 @@ impl Scheduler for Elevator {
 
     #[inline]
     fn insert(&mut self, now: Nanos, request: Request) -> Insertion {
+        #[cfg(feature = "planted")]
+        if self.1.0 == Some(crate::Planted::LosesRequests)
+            && crate::planted::hits(now.0 ^ request.pos, 10_000)
+        {
+            return Insertion::Queued;
+        }
         each!(&mut self.0, inner => inner.insert(now, request))
     }
 
     #[inline]
     fn dispatch(&mut self, now: Nanos) -> Next {
-        each!(&mut self.0, inner => inner.dispatch(now))
+        #[cfg(feature = "planted")]
+        if self.1.0 == Some(crate::Planted::ServesTwice)
+            && crate::planted::hits(now.0, 1000)
+            && let Some(tag) = self.1.1.take()
+        {
+            return Next::Request(tag);
+        }
+        let next = each!(&mut self.0, inner => inner.dispatch(now));
+        #[cfg(feature = "planted")]
+        if let Next::Request(tag) = next {
+            self.1.1 = Some(tag);
+        }
+        next
     }
 
     fn pull(&mut self, now: Nanos, tag: Tag) -> Tag {
@@ -278,11 +314,19 @@ impl Scheduler for Elevator {
 
     #[inline]
     fn complete(&mut self, now: Nanos, tag: Tag) {
+        #[cfg(feature = "planted")]
+        if self.1.1 == Some(tag) {
+            self.1.1 = None;
+        }
         each!(&mut self.0, inner => inner.complete(now, tag));
     }
 
     #[inline]
     fn next_deadline(&self) -> Option<Nanos> {
+        #[cfg(feature = "planted")]
+        if self.1.0 == Some(crate::Planted::MissesDeadlines) {
+            return None;
+        }
         each!(&self.0, inner => inner.next_deadline())
     }
 

@@ -30,6 +30,8 @@ mod kyber;
 mod limits;
 mod merge;
 mod noop;
+#[cfg(feature = "planted")]
+mod planted;
 #[cfg(test)]
 mod properties;
 mod request;
@@ -52,6 +54,8 @@ pub use group_stats::{GroupStats, IoReport, IoStats};
 pub use kyber::KyberTunables;
 pub use limits::{Demand, Floors, Gate, GateReport, Limits, NodeId, Rate, Rates, Reservation};
 pub use merge::MergeLimits;
+#[cfg(feature = "planted")]
+pub use planted::Planted;
 pub use request::{Class, Op, Priority, Request, Tag};
 pub use scheduler::{GroupId, GroupReport, Insertion, Next, QueueId, Scheduler, Urgency};
 pub use tunable::OutOfRange;

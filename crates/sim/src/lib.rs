@@ -9,7 +9,8 @@
 //! listed with its source in `docs/devices.md`, and can be overridden.
 //!
 //! [`world`] is that simulator: guests, hosts and time around the production schedulers and the
-//! production engine. [`d36`] are the setups of a published experiment in it.
+//! production engine. [`d36`] are the setups of a published experiment in it; [`swarm`] draws such
+//! worlds at random, and checks what must hold in all of them.
 //!
 //! Deliberately absent: clocks, threads, I/O and data. Models have no failures and no randomness
 //! other than hashes of positions; worlds have both, from a seed.
@@ -23,6 +24,7 @@ mod disk;
 mod flash;
 pub mod practice;
 mod spec;
+pub mod swarm;
 pub mod world;
 
 pub use device::{DeviceModel, Io, IoOp};

@@ -24,6 +24,8 @@ pub struct FaultPlan {
     pub slow: Vec<(Sectors, Nanos)>,
     /// Reads and writes of these sectors fail.
     pub bad: Vec<(Sectors, Errno)>,
+    /// From an instant on, for so long, writes to these sectors find the file system full.
+    pub full: Vec<(Nanos, Nanos, Sectors)>,
     /// Every answer is late by a random time up to this, so that they overtake each other.
     pub disorder: Nanos,
     /// Power may be cut: writes that are not durable are remembered.
@@ -37,6 +39,7 @@ impl FaultPlan {
         self.stalls.is_empty()
             && self.slow.is_empty()
             && self.bad.is_empty()
+            && self.full.is_empty()
             && self.disorder == Nanos::ZERO
             && !self.power_cuts
     }
@@ -110,7 +113,7 @@ impl FaultyDevice {
         if self.underway.len() <= place {
             self.underway.resize(place + 1, None);
         }
-        let outcome = if self.is_plain { Ok(()) } else { self.outcome(io) };
+        let outcome = if self.is_plain { Ok(()) } else { self.outcome(now, io) };
         self.underway[place] = Some(Underway { io: *io, outcome });
         if io.op == IoOp::Flush {
             self.flushing.push((tag, self.volatile.len()));
@@ -118,7 +121,20 @@ impl FaultyDevice {
         self.model.submit(now, tag, io);
     }
 
-    fn outcome(&self, io: &Io) -> Result<(), Errno> {
+    /// Ends all faults that have not hit yet: somebody has repaired the device and made room.
+    pub(crate) fn repair(&mut self) {
+        let FaultPlan { power_cuts, seed, .. } = self.plan;
+        self.plan = FaultPlan { power_cuts, seed, ..FaultPlan::default() };
+    }
+
+    fn outcome(&self, now: Nanos, io: &Io) -> Result<(), Errno> {
+        let grows = matches!(io.op, IoOp::Write | IoOp::WriteZeroes);
+        let is_full = |(begins, lasts, sectors): &(Nanos, Nanos, Sectors)| {
+            now >= *begins && now < *begins + *lasts && touches(io, sectors)
+        };
+        if grows && self.plan.full.iter().any(is_full) {
+            return Err(Errno::ENOSPC);
+        }
         let bad = self.plan.bad.iter().find(|(sectors, _)| touches(io, sectors));
         bad.map_or(Ok(()), |&(_, errno)| Err(errno))
     }

@@ -1,6 +1,6 @@
 //! A guest: an operating system, its elevator in front of the virtqueue, its clock.
 
-use evenkeel_sched::{Elevator, ElevatorConfig, Kind, Nanos, Priority, Tag, Weight};
+use evenkeel_sched::{Elevator, ElevatorConfig, GroupId, Kind, Nanos, Priority, Tag, Weight};
 
 use super::block::{BlockLayer, BlockLimits};
 use super::clock::{ClockModel, GuestClock};
@@ -18,6 +18,9 @@ pub struct GuestModel {
     pub image: File,
     /// Its share of the device, where the host has shares.
     pub weight: Weight,
+    /// The VM of Evenkeel that its disk belongs to; none: one of its own. A VM with several disks
+    /// is several guests of one VM.
+    pub vm: Option<GroupId>,
     /// Its elevator.
     pub elevator: ElevatorConfig,
     /// Requests that the virtqueue holds.
@@ -51,6 +54,7 @@ impl GuestModel {
         Self {
             image,
             weight: Weight::default(),
+            vm: None,
             elevator,
             virtqueue: 128,
             slots: 128,

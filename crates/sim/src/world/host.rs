@@ -1,15 +1,12 @@
 //! What the host puts between requests and the device: its kernel's block layer with the threads of
 //! QEMU above it, or Evenkeel's engine.
 
-use evenkeel_engine::{
-    Ask, BlockConfig, DeviceOp, DiskId, Engine, EngineConfig, Errno, Geometry, HelpPolicy, Request,
-    Token,
-};
-use evenkeel_sched::{
-    Elevator, ElevatorConfig, GroupId, Nanos, Op, Priority, Tag, Urgency, Weight,
-};
+use evenkeel_engine::{Ask, BlockConfig, DeviceOp, Engine, EngineConfig, Errno, HelpPolicy};
+use evenkeel_sched::{Elevator, ElevatorConfig, GroupId, Nanos, Priority, Tag, Urgency, Weight};
 
 use super::block::{Bio, BlockLayer, BlockLimits};
+use super::daemon::Daemon;
+use super::guest::GuestModel;
 use super::program::File;
 use super::threads::{Taker, ThreadPool};
 use crate::{Io, IoOp};
@@ -35,25 +32,32 @@ pub(crate) enum Owner {
     Host(u64),
     /// A request of a guest, by the guest's index and tag.
     Guest { guest: u32, tag: u32 },
+    /// A request of a driver, by the driver's index and one of its places.
+    Driver { driver: u32, place: u32 },
 }
 
 impl Owner {
     const GUEST: u64 = 1 << 63;
+    const DRIVER: u64 = 1 << 62;
 
-    const fn token(self) -> u64 {
+    pub(crate) const fn token(self) -> u64 {
         match self {
             Self::Host(token) => token,
             Self::Guest { guest, tag } => Self::GUEST | (guest as u64) << 32 | tag as u64,
+            Self::Driver { driver, place } => Self::DRIVER | (driver as u64) << 32 | place as u64,
         }
     }
 
     fn of(token: u64) -> Self {
-        if token & Self::GUEST == 0 {
-            return Self::Host(token);
+        let high = u32::try_from(token >> 32 & 0x3fff_ffff).expect("30 bits");
+        let low = u32::try_from(token & 0xffff_ffff).expect("32 bits");
+        if token & Self::GUEST != 0 {
+            Self::Guest { guest: high, tag: low }
+        } else if token & Self::DRIVER != 0 {
+            Self::Driver { driver: high, place: low }
+        } else {
+            Self::Host(token)
         }
-        let guest = u32::try_from(token >> 32 & 0x7fff_ffff).expect("31 bits");
-        let tag = u32::try_from(token & 0xffff_ffff).expect("32 bits");
-        Self::Guest { guest, tag }
     }
 }
 
@@ -73,7 +77,13 @@ pub(crate) enum Host {
 }
 
 impl Host {
-    pub(crate) fn new(now: Nanos, path: HostPath, elevator: &ElevatorConfig, depth: u32) -> Self {
+    pub(crate) fn new(
+        now: Nanos,
+        path: HostPath,
+        elevator: &ElevatorConfig,
+        depth: u32,
+        blocks: BlockConfig,
+    ) -> Self {
         match path {
             HostPath::Threads | HostPath::MergedThreads => Self::Threads(Box::new(Threads {
                 merges: path == HostPath::MergedThreads,
@@ -84,14 +94,8 @@ impl Host {
                 vms: Vec::new(),
             })),
             HostPath::Evenkeel => {
-                let blocks = BlockConfig::default();
                 let config = EngineConfig { elevator: elevator.clone(), depth, blocks };
-                Self::Evenkeel(Box::new(Daemon {
-                    engine: Engine::new(now, &config),
-                    disks: Vec::new(),
-                    vms: Vec::new(),
-                    asked: 0,
-                }))
+                Self::Evenkeel(Box::new(Daemon::new(Engine::new(now, &config))))
             }
         }
     }
@@ -100,7 +104,10 @@ impl Host {
     pub(crate) fn add_process(&mut self, now: Nanos, file: File, sync: bool) -> u32 {
         match self {
             Self::Threads(host) => host.layer.add_source(now, Priority::default(), sync),
-            Self::Evenkeel(host) => host.add_disk(now, file, Weight::default()).1,
+            Self::Evenkeel(host) => {
+                let group = host.engine.add_group(now, GroupId::ROOT, Weight::default());
+                host.add_disk(group, file)
+            }
         }
     }
 
@@ -111,8 +118,9 @@ impl Host {
         }
     }
 
-    /// Adds the VM with the next index, with a disk that lies at `image` on the device.
-    pub(crate) fn add_vm(&mut self, now: Nanos, image: File, weight: Weight) {
+    /// Adds the guest with the next index, with a disk that lies at its image on the device.
+    pub(crate) fn add_guest(&mut self, now: Nanos, model: &GuestModel) {
+        let image = model.image;
         match self {
             Self::Threads(host) => {
                 let layer = &mut host.layer;
@@ -121,8 +129,13 @@ impl Host {
                 host.vms.push(ThreadedVm { image, pool, requests, merged });
             }
             Self::Evenkeel(host) => {
-                let (group, source) = host.add_disk(now, image, weight);
-                host.engine.set_help_policy(now, group, HelpPolicy::default());
+                let engine = &mut host.engine;
+                let group = model.vm.unwrap_or_else(|| {
+                    let group = engine.add_group(now, GroupId::ROOT, model.weight);
+                    engine.set_help_policy(now, group, HelpPolicy::default());
+                    group
+                });
+                let source = host.add_disk(group, image);
                 host.vms.push((group, source));
             }
         }
@@ -138,9 +151,7 @@ impl Host {
                 let io =
                     Io { op: bio.op, pos: bio.pos, nr_sectors: bio.nr_sectors, durable: false };
                 let token = Owner::Host(bio.token).token();
-                let base = host.disks[bio.source as usize].1;
-                let io = Io { pos: io.pos.saturating_sub(base), ..io };
-                host.submit(now, bio.source, token, &io);
+                host.submit_at(now, bio.source, token, &io);
             }
         }
     }
@@ -152,7 +163,7 @@ impl Host {
             Self::Evenkeel(host) => {
                 let token = Owner::Guest { guest: request.guest, tag: request.tag }.token();
                 let source = host.vms[request.guest as usize].1;
-                host.submit(now, source, token, &request.io);
+                host.submit(now, source, token, &request.io, 0);
             }
         }
     }
@@ -162,7 +173,7 @@ impl Host {
         match self {
             Self::Threads(host) => host.layer.dispatch(now),
             Self::Evenkeel(host) => {
-                let command = host.engine.dispatch(now)?;
+                let command = host.dispatch(now)?;
                 let op = match command.op {
                     DeviceOp::Read => IoOp::Read,
                     DeviceOp::Write => IoOp::Write,
@@ -180,7 +191,7 @@ impl Host {
     pub(crate) fn complete(&mut self, now: Nanos, tag: Tag, outcome: Result<(), Errno>) {
         match self {
             Self::Threads(host) => host.layer.complete(now, tag),
-            Self::Evenkeel(host) => host.engine.complete(now, tag, outcome),
+            Self::Evenkeel(host) => host.complete(now, tag, outcome),
         }
     }
 
@@ -188,7 +199,7 @@ impl Host {
     pub(crate) fn retire(&mut self, now: Nanos) -> Option<Owner> {
         let token = match self {
             Self::Threads(host) => host.layer.retire()?,
-            Self::Evenkeel(host) => host.engine.retire()?.token.0,
+            Self::Evenkeel(host) => host.retire(now)?,
         };
         let owner = Owner::of(token);
         if let (Self::Threads(host), Owner::Guest { guest, tag }) = (&mut *self, owner) {
@@ -204,6 +215,14 @@ impl Host {
             let urgency = if is_urgent { Urgency::Interactive } else { Urgency::None };
             let ask = Ask { seq: host.asked, urgency, lease: Nanos::from_secs(1), marked: false };
             host.engine.ask_help(now, host.vms[guest as usize].0, ask);
+        }
+    }
+
+    /// Returns Evenkeel, if that is what the host runs.
+    pub(crate) fn daemon(&mut self) -> Option<&mut Daemon> {
+        match self {
+            Self::Threads(_) => None,
+            Self::Evenkeel(host) => Some(host),
         }
     }
 
@@ -295,53 +314,6 @@ impl Threads {
     }
 }
 
-/// Evenkeel.
-#[derive(Debug)]
-pub(crate) struct Daemon {
-    engine: Engine,
-    /// By source: the disk, and where its file begins on the device.
-    disks: Vec<(DiskId, u64)>,
-    /// By guest: the group and the source.
-    vms: Vec<(GroupId, u32)>,
-    /// Messages of guests.
-    asked: u64,
-}
-
-impl Daemon {
-    fn add_disk(&mut self, now: Nanos, file: File, weight: Weight) -> (GroupId, u32) {
-        let group = self.engine.add_group(now, GroupId::ROOT, weight);
-        let geometry = Geometry {
-            sectors: file.sectors,
-            block_bytes: 512,
-            read_only: false,
-            discard: true,
-            write_zeroes: true,
-        };
-        let disk = self.engine.add_disk(group, geometry);
-        self.disks.push((disk, file.start));
-        let source = u32::try_from(self.disks.len() - 1).expect("fewer than 2^32 disks");
-        (group, source)
-    }
-
-    /// Takes a request whose position counts from the beginning of its disk.
-    fn submit(&mut self, now: Nanos, source: u32, token: u64, io: &Io) {
-        let (disk, token) = (self.disks[source as usize].0, Token(token));
-        let op = match io.op {
-            IoOp::Flush => {
-                self.engine.flush(now, disk, token);
-                return;
-            }
-            IoOp::Read => Op::Read,
-            IoOp::Write => Op::Write,
-            IoOp::Discard => Op::Discard,
-            IoOp::WriteZeroes => Op::WriteZeroes,
-        };
-        let Io { pos: sector, nr_sectors, .. } = *io;
-        let request = Request { op, sector, nr_sectors, segments: 1, ioprio: 0, unmap: false };
-        self.engine.submit(now, disk, token, &request);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -352,7 +324,8 @@ mod tests {
             Owner::Host(0),
             Owner::Host(u64::from(u32::MAX)),
             Owner::Guest { guest: 0, tag: 0 },
-            Owner::Guest { guest: 0x7fff_ffff, tag: u32::MAX },
+            Owner::Guest { guest: 0x3fff_ffff, tag: u32::MAX },
+            Owner::Driver { driver: 0x3fff_ffff, place: u32::MAX },
         ] {
             assert_eq!(Owner::of(owner.token()), owner);
         }

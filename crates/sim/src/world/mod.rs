@@ -12,9 +12,12 @@
 //! Deliberately absent: data, wall clocks, threads, networks; CPU time of the kernels but for fixed
 //! delays; the host's page cache for the images of VMs (the experiments drop it).
 
+pub(crate) mod audit;
 mod block;
 mod cache;
 mod clock;
+mod daemon;
+pub(crate) mod driver;
 mod events;
 mod faults;
 mod guest;
@@ -23,9 +26,11 @@ mod os;
 mod program;
 mod random;
 mod readahead;
+mod stage;
 mod threads;
 mod writeback;
 
+use evenkeel_engine::BlockConfig;
 use evenkeel_sched::{ElevatorConfig, Kind, Nanos, Priority, Queueing, Tag};
 
 pub use clock::ClockModel;
@@ -38,6 +43,7 @@ pub use random::Random;
 pub use writeback::WritebackModel;
 
 use crate::DeviceModel as _;
+use driver::Driver;
 use events::Events;
 use guest::Guest;
 use host::{GuestRequest, Host, Owner};
@@ -72,6 +78,10 @@ pub struct HostModel {
     pub path: HostPath,
     /// Its elevator; whether the device rotates and queues is filled in.
     pub elevator: ElevatorConfig,
+    /// Most commands at the device; none: as many as the device works on at once.
+    pub depth: Option<u32>,
+    /// How Evenkeel hands them over.
+    pub blocks: BlockConfig,
     /// Its own processes, memory, write-back.
     pub os: OsModel,
 }
@@ -81,7 +91,8 @@ impl HostModel {
     #[must_use]
     pub fn new(path: HostPath, kind: Kind) -> Self {
         let elevator = ElevatorConfig { kind, ..ElevatorConfig::default() };
-        Self { path, elevator, os: OsModel::new(2, 512) }
+        let (depth, blocks) = (None, BlockConfig::default());
+        Self { path, elevator, depth, blocks, os: OsModel::new(2, 512) }
     }
 }
 
@@ -111,6 +122,11 @@ enum Event {
         guest: u32,
         is_urgent: bool,
     },
+    /// A place of a driver has thought for long enough.
+    Drive {
+        driver: u32,
+        place: u32,
+    },
     /// The flushers look for old data.
     Age,
 }
@@ -128,6 +144,9 @@ pub struct World {
     /// The host's instant of [`Host::next_deadline`].
     host_deadline: Option<Nanos>,
     completed: u64,
+    drivers: Vec<Driver>,
+    /// Whether nobody submits anything any more.
+    is_quiet: bool,
 }
 
 impl World {
@@ -139,9 +158,10 @@ impl World {
         let mut elevator = host.elevator.clone();
         let model = device.model();
         elevator.rotational = model.rotational();
-        elevator.depth = model.depth();
+        let depth = host.depth.unwrap_or_else(|| model.depth());
+        elevator.depth = depth;
         elevator.bfq.queueing = if model.depth() > 1 { Queueing::Yes } else { Queueing::No };
-        let mut side = Host::new(now, host.path, &elevator, model.depth());
+        let mut side = Host::new(now, host.path, &elevator, depth, host.blocks);
         // Added first, so that for Evenkeel its positions are those of the device.
         let flusher = side.add_process(now, File { start: 0, sectors: 2048 }, false);
         let mut events = Events::default();
@@ -156,6 +176,8 @@ impl World {
             random,
             host_deadline: None,
             completed: 0,
+            drivers: Vec::new(),
+            is_quiet: false,
         }
     }
 
@@ -174,9 +196,9 @@ impl World {
     /// Adds a guest.
     pub fn add_guest(&mut self, model: &GuestModel) -> Place {
         let guest = Guest::new(self.now, model, self.random.fork());
-        self.host.add_vm(self.now, model.image, model.weight);
+        self.host.add_guest(self.now, model);
         self.guests.push(guest);
-        Place::Guest(u32::try_from(self.guests.len() - 1).expect("fewer than 2^31 guests"))
+        Place::Guest(u32::try_from(self.guests.len() - 1).expect("fewer than 2^30 guests"))
     }
 
     /// Starts a process. Positions of a guest's files count from the beginning of its disk.
@@ -265,7 +287,7 @@ impl World {
     }
 
     /// Does what happens at the next instant; false if that lies behind `until`.
-    fn step(&mut self, until: Nanos) -> bool {
+    pub(crate) fn step(&mut self, until: Nanos) -> bool {
         let mut next = self.events.next_at();
         for other in [self.device.next_event(), self.host_deadline].into_iter().flatten() {
             next = Some(next.map_or(other, |next| next.min(other)));
@@ -291,6 +313,8 @@ impl World {
     fn handle(&mut self, event: Event) -> bool {
         let now = self.now;
         match event {
+            // Nobody wants anything any more; computing on would only cost time.
+            Event::GuestTimer { .. } | Event::HostTimer { .. } if self.is_quiet => false,
             Event::GuestTimer { guest, process } => {
                 self.guests[guest as usize].os.timer(now, process);
                 self.settle_guest(guest);
@@ -319,6 +343,7 @@ impl World {
                 self.host.ask(now, guest, is_urgent);
                 true
             }
+            Event::Drive { driver, place } => self.drive(driver, place),
             Event::Age => {
                 self.os.age(now);
                 for guest in (0..).take(self.guests.len()) {
@@ -358,6 +383,9 @@ impl World {
         if let Some(is_urgent) = guest.news(now) {
             self.events.add(now + MESSAGE, Event::Ask { guest: index, is_urgent });
         }
+        if self.is_quiet {
+            return;
+        }
         let time = guest.clock.read(now);
         while let Some((Tag(tag), io)) = guest.layer.dispatch(time) {
             let request = GuestRequest { guest: index, tag, io };
@@ -381,10 +409,13 @@ impl World {
                     let at = self.guests[guest as usize].hears(now);
                     self.events.add(at, Event::Answer { guest, tag });
                 }
+                Owner::Driver { driver, place } => self.think(driver, place),
             }
         }
         self.carry_host_timers();
-        while let Some(bio) = self.os.bios.pop_front() {
+        while !self.is_quiet
+            && let Some(bio) = self.os.bios.pop_front()
+        {
             self.host.submit(now, bio);
         }
         while let Some(source) = self.os.ended.pop() {
@@ -392,6 +423,9 @@ impl World {
         }
         while let Some((tag, io)) = self.host.dispatch(now) {
             self.device.submit(now, tag, &io);
+        }
+        if let Some(daemon) = self.host.daemon() {
+            daemon.settled(now);
         }
         let deadline = self.host.next_deadline();
         self.host_deadline = deadline.map(|at| at.max(now + Nanos(1)));

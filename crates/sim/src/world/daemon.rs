@@ -1,0 +1,106 @@
+//! Evenkeel as the host runs it: the engine, where each disk lies, and perhaps an auditor.
+
+use evenkeel_engine::{Command, DiskId, Engine, Errno, Geometry, Request, Token};
+use evenkeel_sched::{GroupId, Nanos, Op, Tag};
+
+use super::audit::Audit;
+use super::program::File;
+use crate::{Io, IoOp};
+
+/// Evenkeel.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    pub(crate) engine: Engine,
+    /// By source: the disk, and where its file begins on the device.
+    disks: Vec<(DiskId, u64)>,
+    /// By guest: the group and the source.
+    pub(crate) vms: Vec<(GroupId, u32)>,
+    /// Messages of guests.
+    pub(crate) asked: u64,
+    pub(crate) audit: Option<Box<Audit>>,
+}
+
+impl Daemon {
+    pub(crate) const fn new(engine: Engine) -> Self {
+        Self { engine, disks: Vec::new(), vms: Vec::new(), asked: 0, audit: None }
+    }
+
+    /// Gives a group a disk that lies at `file`; returns its source.
+    pub(crate) fn add_disk(&mut self, group: GroupId, file: File) -> u32 {
+        let geometry = Geometry {
+            sectors: file.sectors,
+            block_bytes: 512,
+            read_only: false,
+            discard: true,
+            write_zeroes: true,
+        };
+        let disk = self.engine.add_disk(group, geometry);
+        self.disks.push((disk, file.start));
+        u32::try_from(self.disks.len() - 1).expect("fewer than 2^32 disks")
+    }
+
+    pub(crate) fn disk(&self, source: u32) -> DiskId {
+        self.disks[source as usize].0
+    }
+
+    /// Takes a request whose position is one of the device.
+    pub(crate) fn submit_at(&mut self, now: Nanos, source: u32, token: u64, io: &Io) {
+        let base = self.disks[source as usize].1;
+        let io = Io { pos: io.pos.saturating_sub(base), ..*io };
+        self.submit(now, source, token, &io, 0);
+    }
+
+    /// Takes a request whose position counts from the beginning of its disk.
+    pub(crate) fn submit(&mut self, now: Nanos, source: u32, token: u64, io: &Io, ioprio: u32) {
+        let disk = self.disks[source as usize].0;
+        let op = match io.op {
+            IoOp::Flush => None,
+            IoOp::Read => Some(Op::Read),
+            IoOp::Write => Some(Op::Write),
+            IoOp::Discard => Some(Op::Discard),
+            IoOp::WriteZeroes => Some(Op::WriteZeroes),
+        };
+        let tag = match op {
+            None => self.engine.flush(now, disk, Token(token)),
+            Some(op) => {
+                let Io { pos: sector, nr_sectors, .. } = *io;
+                let request = Request { op, sector, nr_sectors, segments: 1, ioprio, unmap: false };
+                self.engine.submit(now, disk, Token(token), &request)
+            }
+        };
+        if let Some(audit) = &mut self.audit {
+            audit.asked(now, tag, token, disk, io);
+        }
+    }
+
+    pub(crate) fn dispatch(&mut self, now: Nanos) -> Option<Command> {
+        let command = self.engine.dispatch(now)?;
+        if let Some(audit) = &mut self.audit {
+            audit.sent(now, &self.engine, &command);
+        }
+        Some(command)
+    }
+
+    pub(crate) fn complete(&mut self, now: Nanos, tag: Tag, outcome: Result<(), Errno>) {
+        if let Some(audit) = &mut self.audit {
+            audit.completed(now, tag, outcome);
+        }
+        self.engine.complete(now, tag, outcome);
+    }
+
+    /// Returns the token of a request that is finished.
+    pub(crate) fn retire(&mut self, now: Nanos) -> Option<u64> {
+        let retired = self.engine.retire()?;
+        if let Some(audit) = &mut self.audit {
+            audit.answered(now, &retired);
+        }
+        Some(retired.token.0)
+    }
+
+    /// Says that the host has nothing to do until something happens.
+    pub(crate) fn settled(&mut self, now: Nanos) {
+        if let Some(audit) = &mut self.audit {
+            audit.settled(now, &self.engine);
+        }
+    }
+}
