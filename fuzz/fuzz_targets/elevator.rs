@@ -199,7 +199,7 @@ impl World {
             let id = self.elevator.add_queue(self.now, self.groups[group].id, priority, sync);
             let taken = (0..self.queues.len()).any(|other| {
                 let Queue { id: theirs, removed, .. } = self.queues[other];
-                theirs == id && (!removed || self.holds(other) > 0)
+                theirs == id && !removed
             });
             assert!(!taken, "{id:?} is still in use");
             self.queues.push(Queue { id, group, removed: false });

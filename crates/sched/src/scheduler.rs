@@ -85,8 +85,8 @@ pub trait Scheduler {
     /// is not `sync` holds write-back.
     fn add_queue(&mut self, now: Nanos, group: GroupId, priority: Priority, sync: bool) -> QueueId;
 
-    /// Says that nobody will insert into this queue any more. What it holds still comes out; its
-    /// name may be reused once its last request is completed.
+    /// Says that nobody will insert into this queue any more. What it holds still comes out, but
+    /// its name may be given to the next queue that is added.
     fn remove_queue(&mut self, now: Nanos, queue: QueueId);
 
     /// Says how urgent a queue's requests are, until something else is said. Whoever says so bounds

@@ -160,10 +160,9 @@ impl Bfq {
     /// Takes the device from its holder if the newcomer `id` would be next and has reason to.
     fn preempt(&mut self, now: Nanos, id: u32, continues: bool) {
         let Some(holder) = self.holder else { return };
-        let (node, class) = {
-            let queue = &self.queues[id as usize];
-            (queue.node, queue.class)
-        };
+        let queue = &self.queues[id as usize];
+        let (node, class) = (queue.node, queue.class);
+        let returns = continues && queue.cut_short;
         let rival = self.queues[holder as usize].node;
         let is_exact = self.rules.preempts_where_paths_part;
         let outranks = if is_exact {
@@ -171,7 +170,7 @@ impl Bfq {
         } else {
             self.engine.outranks_by_parent(node, rival)
         };
-        let has_reason = (continues && self.coeff(id) >= self.coeff(holder))
+        let has_reason = (returns && self.coeff(id) >= self.coeff(holder))
             || outranks
             || !self.better_to_idle(holder);
         let is_worse = class == Class::Idle && self.queues[holder as usize].class != Class::Idle;
@@ -253,7 +252,7 @@ impl Bfq {
         self.device_sectors -= u64::from(nr_sectors);
         let group = self.queues[id as usize].group;
         self.accounts[group as usize].book_service(flavour, nr_sectors, took);
-        if marks & INJECTED != 0 {
+        if self.holder != Some(id) || marks & INJECTED != 0 {
             self.pay_for_delay(now, id, sent.max(self.last_completion), nr_sectors);
         }
         self.count_place(flavour, false);
@@ -305,16 +304,12 @@ impl Bfq {
         self.reap(id);
     }
 
-    /// Frees the name of a removed queue that has nothing left.
+    /// Frees the place of a removed queue that has nothing left.
     pub(super) fn reap(&mut self, id: u32) {
         let queue = &mut self.queues[id as usize];
         if queue.busy || queue.in_flight > 0 {
             return;
         }
-        if queue.sharing.removed != NOBODY {
-            self.free_names(id);
-        }
-        let queue = &mut self.queues[id as usize];
         if queue.gone && queue.used {
             queue.used = false;
             self.cut_ties(id);

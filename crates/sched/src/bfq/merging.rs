@@ -70,8 +70,6 @@ pub(super) struct Sharing {
     /// Its issuers, in a list, and how many.
     first: u32,
     pub(super) issuers: u32,
-    /// Issuers that were removed while it had requests, in a list.
-    pub(super) removed: u32,
     /// Several issuers have it, or had.
     pub(super) shared: bool,
     /// It is shared and seeky: its issuers part when they next insert.
@@ -88,7 +86,6 @@ impl Sharing {
         Self {
             first: NOBODY,
             issuers: 0,
-            removed: NOBODY,
             shared: false,
             parts: false,
             created: now,
@@ -176,29 +173,17 @@ impl Bfq {
         name
     }
 
-    /// Forgets an issuer. Its name is free once its queue has nothing left.
+    /// Forgets an issuer. Its name is free at once: requests know their queue, and what it left in
+    /// queues that it once had is served from there.
     pub(super) fn remove_issuer(&mut self, now: Nanos, issuer: u32) {
         let id = self.merging.routes[issuer as usize];
         assert!(id != NOBODY, "a queue is removed once");
         self.part(issuer, id);
-        let sharing = &mut self.queues[id as usize].sharing;
-        let next = core::mem::replace(&mut sharing.removed, issuer);
-        self.merging.issuers[issuer as usize].next = next;
-        if sharing.issuers == 0 {
+        self.merging.free.push(issuer);
+        if self.queues[id as usize].sharing.issuers == 0 {
             self.retire_queue(now, id);
         } else {
             self.renew_urgency(now, id);
-            self.reap(id);
-        }
-    }
-
-    /// Frees the names of the removed issuers of a queue that has nothing left.
-    pub(super) fn free_names(&mut self, id: u32) {
-        let sharing = &mut self.queues[id as usize].sharing;
-        let mut issuer = core::mem::replace(&mut sharing.removed, NOBODY);
-        while issuer != NOBODY {
-            self.merging.free.push(issuer);
-            issuer = self.merging.issuers[issuer as usize].next;
         }
     }
 
