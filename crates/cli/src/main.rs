@@ -8,6 +8,7 @@ mod bench;
 mod connect;
 mod failure;
 mod place;
+mod replay;
 mod serve;
 mod set;
 mod sim;

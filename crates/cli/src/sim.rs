@@ -11,6 +11,7 @@ use crate::args::Format;
 use crate::bench::{show, table};
 use crate::failure::{Failure, Outcome};
 use crate::print;
+use crate::replay::{self, ReplayArgs};
 
 mod swarm;
 
@@ -23,7 +24,8 @@ use swarm::SwarmArgs;
     evenkeel sim d36 --figure 8 --format html > figure8.html\n  \
     evenkeel sim swarm --seed 1 --seeds 1000\n  \
     evenkeel sim blocks --format html > blocks.html\n  \
-    evenkeel sim best-practice")]
+    evenkeel sim best-practice\n  \
+    evenkeel sim replay monday.trace --device hdd --scheduler deadline --scheduler bfq")]
 pub(crate) struct SimArgs {
     #[command(subcommand)]
     what: Sim,
@@ -36,6 +38,8 @@ enum Sim {
     /// Repeat the experiments of D3.6: throughput and application start-up in a guest under load,
     /// with BFQ and CFQ, without and with coordination between guest and host
     D36(D36Args),
+    /// Tell what other schedulers, or another device, would have made of recorded requests
+    Replay(ReplayArgs),
     /// Measure how fast the simulator itself is, in requests per second of one core
     Speed {
         /// Readers, each a queue of its own
@@ -104,6 +108,7 @@ pub(crate) fn run(args: &SimArgs) -> Outcome<()> {
         Sim::Devices => print(&evenkeel_sim::describe()),
         Sim::D36(args) => run_d36(args),
         Sim::Swarm(args) => swarm::run(args),
+        Sim::Replay(args) => replay::run(args),
         Sim::Speed { queues, format } => show(*format, &speed::run(*queues), table),
         Sim::Blocks { format } => {
             let report = blocks::run(&blocks::BlocksOptions::default());

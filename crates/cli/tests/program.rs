@@ -65,6 +65,9 @@ fn wrong_use_ends_with_2_and_says_what_to_write() {
         (&["connect", "../web"], "letters, digits"),
         (&["connect", "web", "--vmm", "qmeu"], "qemu"),
         (&["set", "web", "colour=red"], "weight=300"),
+        (&["sim", "replay", "x.trace", "--device", "tape", "--scheduler", "bfq"], "hdd, sdhc"),
+        (&["sim", "replay", "x.trace", "--device", "hdd", "--scheduler", "fair"], "kyber, cfq"),
+        (&["sim", "replay", "/nonexistent", "--device=hdd", "--scheduler=bfq"], "cannot read"),
         (&["statsu"], "status"),
         (&[], "Usage"),
     ] {

@@ -5,6 +5,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
+use evenkeel_bench::client::{Client, Io, IoOp, Options};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -224,4 +225,47 @@ fn an_image_that_is_not_there_fails_with_its_name_and_what_to_do() {
     assert_eq!(child.wait().unwrap().code(), Some(1));
     fs::remove_dir_all(&dir).unwrap();
     assert!(error.contains("no-such-image.img") && error.contains("create"), "{error}");
+}
+
+/// Reads and writes through a disk's socket.
+fn load(socket: &Path) {
+    let mut client = Client::connect(socket, Options::default()).expect("it is served");
+    let mut data = [7; 4096];
+    for n in 0..50 {
+        let op = if n % 3 == 0 { IoOp::Write } else { IoOp::Read };
+        let io = Io::new(op, n * 7919 % 200 * 8, 4096, n);
+        assert_eq!(client.call(&io, &mut data).expect("it answers"), 0);
+    }
+}
+
+#[test]
+fn what_a_guest_did_on_one_day_is_replayed_with_other_schedulers_on_the_next() {
+    let mut daemon = Daemon::start("trace", &["--trace", "day.trace", "web=null:1M", "db=null:1M"]);
+    load(&daemon.dir.join("web.sock"));
+    assert_eq!(daemon.status()["pools"][0]["trace"]["dropped"], 0);
+    let table = String::from_utf8(daemon.ask(&["status"]).stdout).unwrap();
+    assert!(table.contains("\n  trace day.trace: "), "{table}");
+    assert_eq!(daemon.end(), Some(0));
+    let replay = |args: &[&str]| {
+        let mut command = Command::new(EVENKEEL);
+        command.args(["sim", "replay", "day.trace", "--device", "hdd"]).args(args);
+        let output = command.current_dir(&daemon.dir).output().expect("it starts");
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        output.stdout
+    };
+    let args = ["--scheduler", "noop,deadline", "--scheduler", "bfq", "--format", "json"];
+    let report: Value = serde_json::from_slice(&replay(&args)).unwrap();
+    let rows: Vec<_> = report["rows"].as_array().unwrap().iter().collect();
+    let told: Vec<_> = rows.iter().map(|row| (&row["disk"], &row["scheduler"])).collect();
+    let schedulers = ["recorded", "noop", "deadline", "bfq"];
+    for (told, (disk, scheduler)) in told.iter().zip(
+        ["web", "(all)"].iter().flat_map(|disk| schedulers.map(|scheduler| (*disk, scheduler))),
+    ) {
+        assert_eq!((told.0.as_str(), told.1.as_str()), (Some(disk), Some(scheduler)));
+    }
+    assert!(rows.iter().all(|row| row["requests"] == 50), "{report}");
+    for more in [&["--format", "table"][..], &["--format", "csv"], &["--closed"]] {
+        let args = [&["--scheduler", "bfq"][..], more].concat();
+        assert_eq!(replay(&args), replay(&args), "{more:?}");
+    }
 }

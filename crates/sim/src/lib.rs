@@ -12,6 +12,8 @@
 //! production engine. [`d36`] are the setups of a published experiment in it; [`swarm`] draws such
 //! worlds at random, and checks what must hold in all of them.
 //!
+//! [`replay`] feeds requests that were recorded elsewhere to the production engine.
+//!
 //! Deliberately absent: clocks, threads, I/O and data. Models have no failures and no randomness
 //! other than hashes of positions; worlds have both, from a seed.
 #![forbid(unsafe_code)]
@@ -23,6 +25,7 @@ mod device;
 mod disk;
 mod flash;
 pub mod practice;
+pub mod replay;
 mod spec;
 pub mod swarm;
 pub mod world;
