@@ -87,6 +87,8 @@ pub struct Durations {
     pub p999: Nanos,
     /// The longest.
     pub longest: Nanos,
+    /// All together.
+    pub total: Nanos,
 }
 
 impl From<&Histogram> for Durations {
@@ -97,6 +99,7 @@ impl From<&Histogram> for Durations {
             p99: histogram.per_mille(990),
             p999: histogram.per_mille(999),
             longest: histogram.longest(),
+            total: histogram.total(),
         }
     }
 }

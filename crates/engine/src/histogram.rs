@@ -36,6 +36,12 @@ impl Histogram {
         self.samples
     }
 
+    /// Returns the sum of the durations counted.
+    #[must_use]
+    pub const fn total(&self) -> Nanos {
+        Nanos(self.total)
+    }
+
     /// Returns the mean, zero without samples.
     #[must_use]
     pub fn mean(&self) -> Nanos {
