@@ -3,6 +3,7 @@
 //! | call | answer |
 //! |---|---|
 //! | `GET /v1/status` | [`Status`] |
+//! | `GET /v1/explain` | [`Explain`] |
 //! | `GET /v1/disks/NAME` | [`DiskStatus`] |
 //! | `PUT /v1/disks/NAME/weight` with [`SetWeight`] | `DiskStatus` with the new weight |
 //! | `GET /v1/pools/NAME` | [`PoolStatus`] |
@@ -27,7 +28,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
 use axum::{Json, Router};
-use evenkeel_wire::status::{ApiError, DiskStatus, PoolStatus, SetWeight, Status};
+use evenkeel_wire::status::{ApiError, DiskStatus, Explain, PoolStatus, SetWeight, Status};
 use evenkeel_wire::{PoolChange, Problem, Problems, WEIGHT_MAX};
 use tokio::sync::oneshot;
 
@@ -40,6 +41,9 @@ const BODY_BYTES_MAX: usize = 16 << 10;
 pub trait Control: Send + Sync + 'static {
     /// Returns the figures of all pools.
     fn status(&self) -> Status;
+
+    /// Returns why requests waited.
+    fn explain(&self) -> Explain;
 
     /// Sets the weight of the VM that owns `disk`.
     ///
@@ -179,6 +183,7 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
 fn router(control: Arc<dyn Control>) -> Router {
     Router::new()
         .route("/v1/status", get(status))
+        .route("/v1/explain", get(explain))
         .route("/v1/disks/{name}", get(disk))
         .route("/v1/disks/{name}/weight", put(set_weight))
         .route("/v1/pools/{name}", get(pool).patch(change_pool))
@@ -283,6 +288,10 @@ async fn status(State(control): State<Arc<dyn Control>>) -> Result<Json<Status>,
     ask(control, |control| control.status()).await.map(Json)
 }
 
+async fn explain(State(control): State<Arc<dyn Control>>) -> Result<Json<Explain>, Failure> {
+    ask(control, |control| control.explain()).await.map(Json)
+}
+
 async fn disk(
     State(control): State<Arc<dyn Control>>,
     UrlPath(name): UrlPath<String>,
@@ -369,6 +378,10 @@ mod tests {
                 }],
                 ..Status::default()
             }
+        }
+
+        fn explain(&self) -> Explain {
+            Explain::default()
         }
 
         fn set_weight(&self, disk: &str, weight: u32) -> Result<(), ControlError> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::time::Duration;
 
-use evenkeel_engine::{Ask, EngineConfig, Geometry, HelpReport};
+use evenkeel_engine::{Ask, EngineConfig, Explanation, Geometry, HelpReport};
 use evenkeel_sched::Weight;
 use rustix::event::EventfdFlags;
 
@@ -42,6 +42,8 @@ pub(crate) enum Command {
     Drain { reply: SyncSender<()> },
     /// Changes how the pool schedules, under load. Answered when it does so.
     Reschedule { schedule: Box<Schedule>, reply: SyncSender<()> },
+    /// Asks why requests waited, for each group of the pool; tenants have no requests.
+    Explain { reply: SyncSender<Vec<Explained>> },
     /// Replaces the eventfd that interrupts the guest; `None` means that the guest polls.
     SetCall { disk: DiskIndex, index: u16, call: Option<OwnedFd> },
     /// Replaces the guest memory of all vrings of a disk. Requests that were popped before keep
@@ -74,6 +76,14 @@ pub(crate) struct Schedule {
     pub(crate) weights: Vec<(usize, Weight)>,
     /// New limits and reservations.
     pub(crate) controls: Vec<Control>,
+}
+
+/// Why the requests of a group waited.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Explained {
+    pub(crate) explanation: Explanation,
+    /// For each of its causes, in order, the position of the blamed VM in the pool's list of groups.
+    pub(crate) blamed: Vec<usize>,
 }
 
 /// The worker has ended; nothing of its disks is served any more.

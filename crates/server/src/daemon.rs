@@ -18,7 +18,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use evenkeel_sched::Weight;
-use evenkeel_wire::status::Status;
+use evenkeel_wire::status::{Explain, Status};
 use evenkeel_wire::{Config, PoolChange, Problems};
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 
@@ -212,6 +212,10 @@ impl Control for Daemon {
             uptime_seconds: self.started.elapsed().as_secs(),
             pools: lock(&self.pools).iter().map(Pool::status).collect(),
         }
+    }
+
+    fn explain(&self) -> Explain {
+        Explain { pools: lock(&self.pools).iter().map(Pool::explain).collect() }
     }
 
     fn set_weight(&self, disk: &str, weight: u32) -> Result<(), ControlError> {

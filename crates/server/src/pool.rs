@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::SystemTime;
 
 use evenkeel_engine::SECTOR_BYTES;
-use evenkeel_wire::status::{DiskStatus, PoolStatus};
+use evenkeel_wire::status::{DiskExplain, DiskStatus, PoolExplain, PoolStatus};
 use evenkeel_wire::trace::{TraceDisk, TraceHeader};
 use evenkeel_wire::{DevicePriority, PoolChange};
 
@@ -162,6 +162,24 @@ impl Pool {
             self.schedule.fill_gate(&mut status, &figures.gate);
         }
         status
+    }
+
+    /// Returns why requests waited, nothing if the worker has ended.
+    pub(crate) fn explain(&self) -> PoolExplain {
+        let explained = self.worker.ask(|reply| Command::Explain { reply }).unwrap_or_default();
+        let mut vms = self.schedule.explain(&explained);
+        let status = self.status();
+        for vm in &mut vms {
+            let disks = status.disks.iter().filter(|disk| disk.vm == vm.name);
+            let explain = |disk: &DiskStatus| DiskExplain {
+                name: disk.name.clone(),
+                requests: disk.requests,
+                queue_time: disk.queue_time,
+                service_time: disk.service_time,
+            };
+            vm.disks = disks.map(explain).collect();
+        }
+        PoolExplain { name: self.name.clone(), scheduler: status.scheduler, vms }
     }
 
     /// Changes how the pool schedules, all or nothing. Requests go on meanwhile.

@@ -1,14 +1,15 @@
 //! How a pool schedules, as control threads know and change it.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use evenkeel_engine::EngineConfig;
 use evenkeel_sched::{Queueing, Weight};
-use evenkeel_wire::status::{GroupStatus, PoolStatus};
+use evenkeel_wire::status::{BlameStatus, GroupStatus, PoolStatus, VmExplain};
 use evenkeel_wire::{Pool, PoolChange, Problem, Problems};
 
-use crate::command::Schedule;
+use crate::command::{Explained, Schedule};
 use crate::config::{GroupNames, PoolPlan, blocks, depth};
 use crate::elevator::{check_elevator, elevator};
 use crate::limits::{self, Control, GateFigures};
@@ -116,6 +117,37 @@ impl Scheduling {
     /// Adds what limits held up to the pool's document; its groups are known.
     pub(crate) fn fill_gate(&self, status: &mut PoolStatus, figures: &GateFigures) {
         figures.fill(&self.names, status);
+    }
+
+    /// Names what the worker says about waits; the disks of each VM are added by the caller.
+    pub(crate) fn explain(&self, explained: &[Explained]) -> Vec<VmExplain> {
+        let vms = &self.names.vms;
+        let names: BTreeMap<usize, &str> = vms.iter().map(|(name, at)| (*at, &**name)).collect();
+        let vm = |(vm, at): &(String, usize)| {
+            let Explained { explanation, blamed } = explained.get(*at)?;
+            let causes = explanation.causes.iter().zip(blamed);
+            let mut blames: Vec<_> = causes
+                .map(|(cause, at)| BlameStatus {
+                    vm: names.get(at).copied().unwrap_or_default().to_owned(),
+                    held_ns: cause.held.0,
+                })
+                .collect();
+            blames.sort_by_key(|blame| Reverse(blame.held_ns));
+            Some(VmExplain {
+                name: vm.clone(),
+                waited_ns: explanation.waited.0,
+                blames,
+                others_ns: explanation.others.0,
+                own_ns: explanation.own.0,
+                limited_ns: explanation.limited.0,
+                idled_ns: explanation.idled.0,
+                gathered_ns: explanation.gathered.0,
+                served_ns: explanation.served.0,
+                kept_ns: explanation.kept.0,
+                disks: Vec::new(),
+            })
+        };
+        vms.iter().filter_map(vm).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Pool> {

@@ -113,6 +113,7 @@ fn latency(durations: &evenkeel_engine::Durations) -> Latency {
         p50_us: micros(durations.p50),
         p99_us: micros(durations.p99),
         p999_us: micros(durations.p999),
+        total_us: micros(durations.total),
     }
 }
 

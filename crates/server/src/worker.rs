@@ -8,20 +8,21 @@
 //! Deliberately absent: decisions. The engine says what goes next, the guests' vrings say what is
 //! there.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::sync::mpsc::SyncSender;
 
 use evenkeel_engine::{
-    Command as Order, DiskId, Engine, EngineConfig, HelpPolicy, Parsed, Request, Status, Token,
-    parse, parse_range,
+    Cause, Command as Order, DiskId, Engine, EngineConfig, HelpPolicy, Parsed, Request, Status,
+    Token, parse, parse_range,
 };
 use evenkeel_sched::{GroupId, Nanos, Tag, Weight};
 use libc::iovec;
 
 use crate::backend::Backend;
 use crate::clock::Clock;
-use crate::command::{Command, DiskIndex, Inbox, Schedule};
+use crate::command::{Command, DiskIndex, Explained, Inbox, Schedule};
 use crate::guests::Guests;
 use crate::limits::{self, Control, GateFigures};
 use crate::model::Modelled;
@@ -415,6 +416,9 @@ impl Worker {
                 }
                 self.draining = Some(reply);
             }
+            Command::Explain { reply } => {
+                let _nobody_waits = reply.try_send(self.explain(now));
+            }
             Command::Reschedule { schedule, reply } => {
                 self.reschedule(now, &schedule);
                 let _nobody_waits = reply.try_send(());
@@ -467,6 +471,19 @@ impl Worker {
         for &(group, weight) in &schedule.weights {
             self.set_weight(now, group, weight);
         }
+    }
+
+    fn explain(&mut self, now: Nanos) -> Vec<Explained> {
+        let groups = self.groups.iter().zip(0..);
+        let places: BTreeMap<GroupId, usize> =
+            groups.map(|(&(group, _), place)| (group, place)).collect();
+        let explained = self.groups.iter().map(|&(group, _)| {
+            let explanation = self.engine.explain(now, group);
+            let known = |cause: &Cause| *places.get(&cause.vm).expect("VMs are never removed");
+            let blamed = explanation.causes.iter().map(known).collect();
+            Explained { explanation, blamed }
+        });
+        explained.collect()
     }
 
     fn figures(&self, now: Nanos) -> PoolFigures {

@@ -225,6 +225,73 @@ pub struct HelpStatus {
     pub helped_bytes: u64,
 }
 
+/// Why requests waited: `GET /v1/explain`.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct Explain {
+    /// The pools, by name.
+    pub pools: Vec<PoolExplain>,
+}
+
+/// One pool.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct PoolExplain {
+    /// Its name.
+    pub name: String,
+    /// The scheduler at work.
+    pub scheduler: String,
+    /// Its VMs, by name.
+    pub vms: Vec<VmExplain>,
+}
+
+/// One VM, since the daemon started. Requests that wait together count together.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct VmExplain {
+    /// Its name.
+    pub name: String,
+    /// The sum of the times that its requests waited: of the six parts below, to the nanosecond.
+    pub waited_ns: u64,
+    /// While other VMs held the device, the longest first.
+    pub blames: Vec<BlameStatus>,
+    /// The same for VMs that are not told apart: those that hold the device seldom.
+    pub others_ns: u64,
+    /// While its own requests held the device, or were in the way of another.
+    pub own_ns: u64,
+    /// While limits held its requests up, its own or those of a group above.
+    pub limited_ns: u64,
+    /// While the scheduler kept the device idle for somebody's next request, perhaps its own.
+    pub idled_ns: u64,
+    /// While the device was empty until more requests came for a static block.
+    pub gathered_ns: u64,
+    /// The sum of the times that its requests were at the device.
+    pub served_ns: u64,
+    /// How long the scheduler kept the device idle for it while requests waited.
+    pub kept_ns: u64,
+    /// Its disks, by name.
+    pub disks: Vec<DiskExplain>,
+}
+
+/// A part of a VM's waits.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct BlameStatus {
+    /// The VM that is blamed.
+    pub vm: String,
+    /// While it held the device; if several did, its share.
+    pub held_ns: u64,
+}
+
+/// How long requests of a disk took that are answered.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct DiskExplain {
+    /// Its name.
+    pub name: String,
+    /// Requests answered.
+    pub requests: u64,
+    /// From the daemon's taking a request to the device.
+    pub queue_time: Latency,
+    /// From the device to its answer.
+    pub service_time: Latency,
+}
+
 /// Requests of one kind.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct OpStatus {
@@ -245,6 +312,9 @@ pub struct Latency {
     pub p99_us: f64,
     /// 999 of 1000 took no longer.
     pub p999_us: f64,
+    /// All together.
+    #[serde(default)]
+    pub total_us: f64,
 }
 
 /// What to change: `PUT /v1/disks/NAME/weight`.

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use evenkeel_wire::status::{ApiError, DiskStatus, PoolStatus, SetWeight, Status};
+use evenkeel_wire::status::{ApiError, DiskStatus, Explain, PoolStatus, SetWeight, Status};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -66,6 +66,15 @@ impl Client {
     /// See [`ClientError`]; the same holds for the other calls.
     pub fn status(&self) -> Result<Status, ClientError> {
         self.call("GET", "/v1/status", "")
+    }
+
+    /// Returns why requests waited.
+    ///
+    /// # Errors
+    ///
+    /// See [`ClientError`].
+    pub fn explain(&self) -> Result<Explain, ClientError> {
+        self.call("GET", "/v1/explain", "")
     }
 
     /// Returns the figures of one disk.
