@@ -154,8 +154,12 @@ pub(crate) enum Format {
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  \
     evenkeel status\n  \
+    evenkeel status --explain                   who waited for whom, and for how long\n  \
     evenkeel status --format json | jq '.pools[].disks[] | {name, weight, raised}'")]
 pub(crate) struct StatusArgs {
+    /// Say for each VM how long its requests waited, and for whom
+    #[arg(long)]
+    pub(crate) explain: bool,
     /// For whom to print
     #[arg(long, value_enum, default_value_t = Format::Table)]
     pub(crate) format: Format,

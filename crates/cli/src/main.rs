@@ -6,6 +6,7 @@
 mod args;
 mod bench;
 mod connect;
+mod explain;
 mod failure;
 mod place;
 mod replay;

@@ -12,10 +12,14 @@ use evenkeel_wire::{format_limit, format_size};
 
 use crate::args::{Format, StatusArgs};
 use crate::failure::{Failure, Outcome};
-use crate::{place, print};
+use crate::{explain, place, print};
 
 pub(crate) fn run(args: &StatusArgs) -> Outcome<()> {
-    let status = Client::new(&place::api(&args.place)?).status().map_err(Failure::work)?;
+    let client = Client::new(&place::api(&args.place)?);
+    if args.explain {
+        return explain::run(&client, args.format);
+    }
+    let status = client.status().map_err(Failure::work)?;
     print(&match args.format {
         Format::Json => serde_json::to_string_pretty(&status).map_err(Failure::work)? + "\n",
         Format::Table => table(&status),
