@@ -2,6 +2,7 @@
 
 mod control;
 mod dispatch;
+mod explain;
 mod switch;
 
 pub use control::Limited;
@@ -13,7 +14,7 @@ use evenkeel_sched::{
     Scheduler, Tag, Weight,
 };
 
-use crate::blame::{Aside, Blame, Explanation};
+use crate::blame::{Aside, Blame};
 use crate::blocks::{BlockConfig, Blocks};
 use crate::classify;
 use crate::coordination::Helps;
@@ -395,14 +396,6 @@ impl Engine {
         self.disk(disk).stalled.len()
     }
 
-    /// Returns the number of requests of a disk that wait for another of the same disk: one that
-    /// overlaps, or a flush under way.
-    #[must_use]
-    pub fn held_back_of(&self, disk: DiskId) -> usize {
-        let disk = self.disk(disk);
-        disk.claims.held() as usize + disk.flushes_waiting.len()
-    }
-
     /// Returns the number of commands at the device.
     #[must_use]
     pub const fn in_flight(&self) -> u32 {
@@ -433,21 +426,6 @@ impl Engine {
             raised: vm.raised,
             vm_service_sectors: self.served(disk.vm),
         }
-    }
-
-    /// Never explains anything: for measuring what explaining costs.
-    ///
-    /// # Panics
-    ///
-    /// Panics if there have been requests.
-    pub fn without_explanations(&mut self) {
-        self.blame.turn_off();
-    }
-
-    /// Returns why the requests of a VM waited, since it was added. Allocates: not for every turn.
-    #[must_use]
-    pub fn explain(&mut self, now: Nanos, vm: GroupId) -> Explanation {
-        self.blame.explain(now, vm)
     }
 
     /// Panics if the state contradicts itself. For tests and the simulator.
