@@ -116,6 +116,10 @@ pub(crate) struct ConnectArgs {
     /// The disk
     #[arg(value_parser = disk_name)]
     pub(crate) name: String,
+    /// The VM, if its name is not that of the disk: the port of its agent is printed as well, as it
+    /// is if the daemon has one for a VM named like the disk
+    #[arg(long, value_name = "NAME", value_parser = disk_name)]
+    pub(crate) vm: Option<String>,
     /// What runs the VM
     #[arg(long, value_enum, default_value_t = Vmm::Qemu)]
     pub(crate) vmm: Vmm,

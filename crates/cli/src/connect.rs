@@ -9,6 +9,9 @@ use crate::args::{ConnectArgs, Vmm};
 use crate::failure::{Failure, Outcome};
 use crate::{place, print};
 
+/// The name by which the agent finds its virtio-serial port.
+const AGENT_PORT: &str = "org.evenkeel.agent.0";
+
 pub(crate) fn run(args: &ConnectArgs) -> Outcome<()> {
     let dir = place::socket_dir(args.socket_dir.as_deref())?;
     let socket = place::disk(&dir, &args.name);
@@ -16,9 +19,15 @@ pub(crate) fn run(args: &ConnectArgs) -> Outcome<()> {
         eprintln!("evenkeel: nobody serves {} so far; is the name right?", socket.display());
     }
     let socket = text_of(&socket)?;
+    let agent = place::agent(&dir, args.vm.as_deref().unwrap_or(&args.name));
+    let agent = (args.vm.is_some() || agent.exists()).then_some(agent);
+    let agent = agent.as_deref().map(text_of).transpose()?;
+    if agent.is_some() && !matches!(args.vmm, Vmm::Qemu | Vmm::Libvirt) {
+        eprintln!("evenkeel: how this VMM connects the agent's port is not known; left out");
+    }
     let mut text = match args.vmm {
-        Vmm::Qemu => qemu(args, socket),
-        Vmm::Libvirt => libvirt(args, socket),
+        Vmm::Qemu => qemu(args, socket, agent),
+        Vmm::Libvirt => libvirt(args, socket, agent),
         Vmm::CloudHypervisor => cloud_hypervisor(args, without_comma(socket)?),
         Vmm::Crosvm => crosvm(without_comma(socket)?),
     };
@@ -36,24 +45,50 @@ pub(crate) fn qemu_device(name: &str, socket: &str, cpus: u16) -> [String; 2] {
     ]
 }
 
-fn qemu(args: &ConnectArgs, socket: &str) -> String {
-    let memory = format_size(args.memory);
-    let [chardev, device] = qemu_device(&args.name, socket, args.cpus);
-    // Remarks come last: before or between the arguments a shell would end the command there.
+/// Returns the arguments with which QEMU connects the port of a VM's agent.
+fn qemu_agent(socket: &str) -> [String; 3] {
+    let path = socket.replace(',', ",,");
     [
-        format!("-m {memory} -object memory-backend-memfd,id=ek-mem,size={memory},share=on \\"),
-        "-machine memory-backend=ek-mem \\".to_owned(),
-        format!("{chardev} \\"),
-        device,
-        "# The first two lines, memory that the daemon shares, once per VM; the others per disk."
-            .to_owned(),
-        "# QEMU 9.2 and later also take reconnect-ms=1000 for reconnect=1.".to_owned(),
+        "-device virtio-serial-pci".to_owned(),
+        format!("-chardev {}", quoted(&format!("socket,id=ek-agent,path={path},reconnect=1"))),
+        format!("-device virtserialport,chardev=ek-agent,name={AGENT_PORT}"),
     ]
-    .join("\n")
 }
 
-fn libvirt(args: &ConnectArgs, socket: &str) -> String {
-    format!(
+fn qemu(args: &ConnectArgs, socket: &str, agent: Option<&str>) -> String {
+    let memory = format_size(args.memory);
+    let mut arguments = vec![
+        format!("-m {memory} -object memory-backend-memfd,id=ek-mem,size={memory},share=on"),
+        "-machine memory-backend=ek-mem".to_owned(),
+    ];
+    arguments.extend(qemu_device(&args.name, socket, args.cpus));
+    arguments.extend(agent.into_iter().flat_map(qemu_agent));
+    let mut text = arguments.join(" \\\n");
+    // Remarks come last: before or between the arguments a shell would end the command there.
+    text.push_str(
+        "\n# The first two lines, memory that the daemon shares, once per VM; the next two per disk.\n",
+    );
+    if agent.is_some() {
+        text.push_str("# The last three connect the port of evenkeel-agent, once per VM.\n");
+    }
+    text.push_str("# QEMU 9.2 and later also take reconnect-ms=1000 for reconnect=1.");
+    text
+}
+
+fn libvirt(args: &ConnectArgs, socket: &str, agent: Option<&str>) -> String {
+    let channel = agent.map_or(String::new(), |agent| {
+        format!(
+            "\n\n<!-- The port of evenkeel-agent, once per VM, below <devices>: -->\n\
+             <channel type='unix'>\n  \
+               <source mode='connect' path='{}'>\n    \
+                 <reconnect enabled='yes' timeout='1'/>\n  \
+               </source>\n  \
+               <target type='virtio' name='{AGENT_PORT}'/>\n\
+             </channel>",
+            escaped(agent),
+        )
+    });
+    let disk = format!(
         "<!-- Memory that the daemon shares, once, directly below <domain>: -->\n\
          <memoryBacking>\n  \
            <source type='memfd'/>\n  \
@@ -69,7 +104,8 @@ fn libvirt(args: &ConnectArgs, socket: &str) -> String {
          </disk>",
         args.cpus,
         escaped(socket),
-    )
+    );
+    disk + &channel
 }
 
 fn cloud_hypervisor(args: &ConnectArgs, socket: &str) -> String {

@@ -35,6 +35,11 @@ pub(crate) fn api(place: &Place) -> Outcome<PathBuf> {
     }
 }
 
+/// Returns the socket of the port by which a VM's agent asks for help.
+pub(crate) fn agent(dir: &Path, vm: &str) -> PathBuf {
+    dir.join(format!("{vm}.agent.sock"))
+}
+
 /// Returns the socket of a disk.
 pub(crate) fn disk(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.sock"))

@@ -167,6 +167,32 @@ fn a_shell_takes_the_arguments_for_qemu_as_they_are_printed() {
 }
 
 #[test]
+fn the_port_of_an_agent_is_connected_if_the_daemon_has_one_or_the_vm_is_named() {
+    let dir = Dir::new("agent");
+    let connect = |more: &[&str]| {
+        let place = dir.path("");
+        run(&[&["connect", "web", "--socket-dir", &place], more].concat()).1
+    };
+    assert!(!connect(&[]).contains("virtserialport"));
+    fs::write(dir.path("web.agent.sock"), "").expect("the directory is writable");
+    let (socket, text) = (dir.path("web.agent.sock"), connect(&[]));
+    for part in [
+        "-device virtio-serial-pci \\\n",
+        &format!("-chardev socket,id=ek-agent,path={socket},reconnect=1 \\\n"),
+        "-device virtserialport,chardev=ek-agent,name=org.evenkeel.agent.0\n#",
+    ] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    let text = connect(&["--vm", "shop", "--vmm", "libvirt"]);
+    for part in [
+        &format!("<source mode='connect' path='{}'>", dir.path("shop.agent.sock")),
+        "<target type='virtio' name='org.evenkeel.agent.0'/>",
+    ] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+}
+
+#[test]
 fn libvirt_gets_its_two_elements() {
     let (code, out, _) = run(&["connect", "web", "--vmm", "libvirt", "--socket-dir", "/run/ek"]);
     assert_eq!(code, 0);
