@@ -18,7 +18,8 @@ use crate::print;
     evenkeel sim replay monday.trace --device ssd --scheduler bfq --closed --format json\n\n\
     docs/guide/traces.md tells how to record, and how far to believe the answer.")]
 pub(crate) struct ReplayArgs {
-    /// What was recorded
+    /// What was recorded: a trace of evenkeel, a log of fio --write_iolog (version 2 or 3), or what
+    /// blktrace or blkparse wrote
     file: PathBuf,
     /// Whom to try: none, noop, deadline, deadline-legacy, anticipatory, kyber, cfq or bfq;
     /// several with commas, or by giving the option again
@@ -35,7 +36,7 @@ pub(crate) struct ReplayArgs {
     /// did
     #[arg(long)]
     closed: bool,
-    /// What the file is [default: by its content]
+    /// What the file is: evenkeel, fio, blktrace or blkparse [default: by its content]
     #[arg(long, value_name = "NAME", value_parser = str::parse::<InputFormat>)]
     input_format: Option<InputFormat>,
     /// How to print the answer

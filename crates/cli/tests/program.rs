@@ -68,6 +68,10 @@ fn wrong_use_ends_with_2_and_says_what_to_write() {
         (&["sim", "replay", "x.trace", "--device", "tape", "--scheduler", "bfq"], "hdd, sdhc"),
         (&["sim", "replay", "x.trace", "--device", "hdd", "--scheduler", "fair"], "kyber, cfq"),
         (&["sim", "replay", "/nonexistent", "--device=hdd", "--scheduler=bfq"], "cannot read"),
+        (
+            &["sim", "replay", "Cargo.toml", "--device=hdd", "--scheduler=bfq", "--input-format=x"],
+            "blkparse",
+        ),
         (&["statsu"], "status"),
         (&[], "Usage"),
     ] {
@@ -274,4 +278,22 @@ fn the_figures_of_best_practice_come_as_one_json_document() {
     assert!(report["rows"].as_array().is_some_and(|rows| rows.len() > 100));
     let claims = report["claims"].as_array().expect("claims");
     assert!(claims.iter().all(|claim| claim["stated"].as_f64() > Some(0.0)));
+}
+
+#[test]
+fn a_log_of_fio_is_replayed_and_a_file_of_no_format_is_refused() {
+    let dir = Dir::new("replay");
+    let (log, other) = (dir.path("day.iolog"), dir.path("other"));
+    fs::write(&log, "fio version 3 iolog\n1 /dev/x add\n9 /dev/x read 0 4096\n").unwrap();
+    fs::write(&other, "hello\n").unwrap();
+    let on_ssd = ["--device", "ssd", "--scheduler", "noop,kyber", "--format", "csv"];
+    let (code, out, err) = run(&[&["sim", "replay", &log][..], &on_ssd].concat());
+    assert_eq!((code, err.as_str()), (0, ""));
+    let lines: Vec<&str> = out.lines().collect();
+    assert!(lines[0].starts_with("disk,scheduler,requests,wait_mean_us,"), "{out}");
+    assert!(lines[1].starts_with("\"/dev/x\",noop,1,0.000,"), "{out}");
+    assert_eq!(lines.len(), 5, "{out}");
+    let (code, out, err) = run(&[&["sim", "replay", &other][..], &on_ssd].concat());
+    assert_eq!((code, out.as_str()), (1, ""));
+    assert!(err.contains("none of the formats evenkeel, fio, blktrace, blkparse"), "{err}");
 }

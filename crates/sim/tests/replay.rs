@@ -217,7 +217,7 @@ fn what_cannot_be_replayed_is_refused_with_what_to_do() {
     let ReadError::Trace(error) = read(&bytes, None).unwrap_err() else { unreachable!("a trace") };
     assert_eq!(error.problem, "no block begins here");
     let mut unknown = flood();
-    unknown.requests[5].recorded = None;
+    unknown.requests.iter_mut().for_each(|request| request.recorded = None);
     let closed = ReplayOptions { pace: Pace::Closed, ..options };
     let error = run(&unknown, &closed).unwrap_err();
     assert!(error.to_string().ends_with("replay it without --closed"), "{error}");

@@ -27,7 +27,8 @@ struct Disk {
     last: Option<(Nanos, usize)>,
 }
 
-/// Returns what makes each request come; `None` if the durations of some are not known.
+/// Returns what makes each request come; `None` if no durations are known. Nobody waits for a
+/// request whose end is not.
 pub(super) fn triggers(workload: &Workload) -> Option<Vec<Trigger>> {
     let mut disks: Vec<Disk> = workload.disks.iter().map(|_| Disk::default()).collect();
     let mut triggers = Vec::with_capacity(workload.requests.len());
@@ -44,9 +45,11 @@ pub(super) fn triggers(workload: &Workload) -> Option<Vec<Trigger>> {
             None => Trigger { after: None, think: request.at },
         };
         triggers.push(trigger);
-        disk.answers.push(Reverse((request.at + request.recorded?.total(), index)));
+        if let Some(taken) = request.recorded {
+            disk.answers.push(Reverse((request.at + taken.total(), index)));
+        }
     }
-    Some(triggers)
+    workload.requests.iter().any(|request| request.recorded.is_some()).then_some(triggers)
 }
 
 #[cfg(test)]
@@ -93,7 +96,9 @@ mod tests {
             triggers(&workload).unwrap(),
             [from_start(0), from_start(2), from_start(3), after(1, 1), after(0, 2), after(2, 4)]
         );
-        workload.requests[4].recorded = None;
+        workload.requests[0].recorded = None;
+        assert_eq!(triggers(&workload).unwrap()[4], after(1, 7));
+        workload.requests.iter_mut().for_each(|request| request.recorded = None);
         assert_eq!(triggers(&workload), None);
     }
 }

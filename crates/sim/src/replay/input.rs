@@ -2,13 +2,15 @@
 
 use core::fmt;
 use core::str::FromStr;
+use std::borrow::Cow;
 
 use evenkeel_sched::{Nanos, Weight};
 use evenkeel_wire::trace::{
     TRACE_MAGIC, TraceError, TraceHeader, TraceOp, TraceReader, TraceRecord,
 };
 
-use super::{Arrival, ReplayDisk, Taken, Workload};
+use super::foreign::LineError;
+use super::{Arrival, ReplayDisk, Taken, Workload, blktrace, fio};
 use crate::IoOp;
 
 /// What a file may be.
@@ -16,18 +18,31 @@ use crate::IoOp;
 pub enum InputFormat {
     /// A trace of `evenkeel serve`.
     Evenkeel,
+    /// A log of `fio --write_iolog`, version 2 or 3.
+    Fio,
+    /// Binary files of `blktrace`, one or several behind one another.
+    Blktrace,
+    /// What `blkparse` prints, unless told otherwise.
+    Blkparse,
 }
 
 /// Every format, with its name.
-pub const FORMATS: [(&str, InputFormat); 1] = [("evenkeel", InputFormat::Evenkeel)];
+pub const FORMATS: [(&str, InputFormat); 4] = [
+    ("evenkeel", InputFormat::Evenkeel),
+    ("fio", InputFormat::Fio),
+    ("blktrace", InputFormat::Blktrace),
+    ("blkparse", InputFormat::Blkparse),
+];
 
 /// A file that cannot be read.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum ReadError {
     /// It is in none of the formats.
     Unknown,
-    /// A trace that is damaged, or none.
+    /// Bytes that are damaged, or in another format.
     Trace(TraceError),
+    /// The same of a text.
+    Line(LineError),
 }
 
 impl fmt::Display for ReadError {
@@ -38,6 +53,7 @@ impl fmt::Display for ReadError {
                 write!(f, "none of the formats {names}; give one of those, or --input-format")
             }
             Self::Trace(error) => error.fmt(f),
+            Self::Line(error) => error.fmt(f),
         }
     }
 }
@@ -72,13 +88,31 @@ pub fn read(bytes: &[u8], format: Option<InputFormat>) -> Result<Workload, ReadE
     let format = format.or_else(|| recognise(bytes)).ok_or(ReadError::Unknown)?;
     let mut workload = match format {
         InputFormat::Evenkeel => read_trace(bytes).map_err(ReadError::Trace)?,
+        InputFormat::Blktrace => blktrace::read_binary(bytes).map_err(ReadError::Trace)?,
+        InputFormat::Fio => fio::read(&text(bytes)).map_err(ReadError::Line)?,
+        InputFormat::Blkparse => blktrace::read_text(&text(bytes)).map_err(ReadError::Line)?,
     };
     workload.sort();
     Ok(workload)
 }
 
 fn recognise(bytes: &[u8]) -> Option<InputFormat> {
-    bytes.starts_with(&TRACE_MAGIC).then_some(InputFormat::Evenkeel)
+    if bytes.starts_with(&TRACE_MAGIC) {
+        return Some(InputFormat::Evenkeel);
+    }
+    if blktrace::is_binary(bytes) {
+        return Some(InputFormat::Blktrace);
+    }
+    let start = text(&bytes[..bytes.len().min(4096)]);
+    if [fio::VERSION_2, fio::VERSION_3].iter().any(|version| start.starts_with(version)) {
+        return Some(InputFormat::Fio);
+    }
+    blktrace::is_text(&start).then_some(InputFormat::Blkparse)
+}
+
+/// Names in a log may be anything; everything else is ASCII.
+fn text(bytes: &[u8]) -> Cow<'_, str> {
+    String::from_utf8_lossy(bytes)
 }
 
 fn read_trace(bytes: &[u8]) -> Result<Workload, TraceError> {
@@ -124,7 +158,7 @@ fn of_header(header: &TraceHeader) -> Workload {
 }
 
 /// Files come from anywhere, and names go to terminals.
-fn printable(text: &str) -> String {
+pub(super) fn printable(text: &str) -> String {
     text.chars().map(|char| if char.is_control() { '?' } else { char }).collect()
 }
 

@@ -10,13 +10,18 @@
 //! Deliberately absent: files, and guests that would have asked for something else had they been
 //! answered at another time. [`Pace::Closed`] comes as close to those as a recording can.
 
+mod blktrace;
 mod closed;
+mod events;
+mod fio;
+mod foreign;
 mod input;
 mod machine;
 mod report;
 
 pub use evenkeel_sched::Kind;
 use evenkeel_sched::{Nanos, Weight};
+pub use foreign::LineError;
 pub use input::{FORMATS, InputFormat, ReadError, read};
 pub use report::{Report, ReportRow, Span, Times};
 
