@@ -194,7 +194,7 @@ fn measure(options: &Options, dir: &Path, device: &LoopDevice, priority: &str) -
         latencies
     });
     let latencies = latencies.with_context(|| format!("log:\n{}", server.log_tail()))?;
-    let urgent_share = urgent_share(&options.evenkeel, dir)?;
+    let urgent_share = urgent_share(&server)?;
     let readers_mb_s = readers.finish()?;
     server.terminate()?;
     Ok(Sample {
@@ -253,12 +253,8 @@ fn connect(socket: &Path) -> Result<UnixStream> {
 }
 
 /// Returns the part of the pool's commands that went to the device as urgent.
-fn urgent_share(evenkeel: &Path, dir: &Path) -> Result<f64> {
-    let mut status = Command::new(evenkeel);
-    status.args(["status", "--format", "json", "--socket-dir"]).arg(dir);
-    let output = status.output().context("evenkeel status")?;
-    let document: serde_json::Value =
-        serde_json::from_slice(&output.stdout).context("evenkeel status")?;
+fn urgent_share(server: &Server) -> Result<f64> {
+    let document = server.status()?;
     let commands = &document["pools"][0]["commands"];
     let count = |name: &str| commands[name].as_f64().unwrap_or(0.0);
     let urgent = count("interactive") + count("soft_real_time");

@@ -15,3 +15,4 @@ pub mod sched;
 pub mod shares;
 pub mod speed;
 pub mod stats;
+pub mod suite;

@@ -201,6 +201,21 @@ impl Server {
         status.with_context(|| format!("SIGTERM is ignored; log:\n{}", self.log_tail()))
     }
 
+    /// Returns the daemon's answer to `evenkeel status --format json`.
+    ///
+    /// # Errors
+    ///
+    /// If it does not answer with a JSON document.
+    pub fn status(&self) -> anyhow::Result<serde_json::Value> {
+        let dir = self.log.parent().context("the log lies in a directory")?;
+        let mut status = Command::new(&self.binary);
+        let status = status.args(["status", "--format", "json", "--socket-dir"]).arg(dir);
+        let output = status.output().context("evenkeel status")?;
+        serde_json::from_slice(&output.stdout).with_context(|| {
+            format!("evenkeel status: {}", String::from_utf8_lossy(&output.stderr))
+        })
+    }
+
     /// Returns the CPU time that the process has used, all threads, user and system together.
     ///
     /// # Errors

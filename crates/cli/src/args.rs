@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use evenkeel_wire::{Profile, Scheduler, Source, Trust, WEIGHT_MAX, check_name, parse_size};
 
 use crate::sim::SimArgs;
+use crate::suite::{StartupArgs, ThroughputArgs};
 
 #[derive(Debug, Parser)]
 #[command(
@@ -216,19 +217,36 @@ pub(crate) struct SetArgs {
 
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  \
+    evenkeel bench startup --app xterm --host-load 1r-seq --format html > startup.html\n  \
     evenkeel bench sched --format json\n  \
     evenkeel bench shares --model hdd --visitor\n  \
     evenkeel bench rate --dir /var/tmp/bench")]
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
     pub(crate) what: Bench,
-    /// For whom to print
-    #[arg(long, value_enum, default_value_t = Format::Table, global = true)]
-    pub(crate) format: Format,
+    /// For whom to print; html and suite are for startup and throughput
+    #[arg(long, value_enum, default_value_t = BenchFormat::Table, global = true)]
+    pub(crate) format: BenchFormat,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum BenchFormat {
+    /// For people
+    Table,
+    /// One JSON document
+    Json,
+    /// A page with bars
+    Html,
+    /// Minimum, maximum, mean, deviation and confidence below a line for each scenario
+    Suite,
 }
 
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Bench {
+    /// Start of applications in a guest beside loads in guest and host, in any combination
+    Startup(StartupArgs),
+    /// Throughput of a guest beside loads in the host, in any combination
+    Throughput(ThroughputArgs),
     /// Cost of one request in each scheduler, by the number of busy queues
     Sched,
     /// Shares beside those of an ideal fluid server, in virtual time, without I/O

@@ -6,14 +6,24 @@ use evenkeel_bench::{demo, downwards, fairness, kernel, rate, sched, shares};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::args::{Bench, BenchArgs, Format};
+use crate::args::{Bench, BenchArgs, BenchFormat, Format};
 use crate::failure::{Failure, Outcome};
-use crate::print;
+use crate::{print, suite};
 
 pub(crate) fn run(args: &BenchArgs) -> Outcome<()> {
-    let format = args.format;
+    let format = match args.format {
+        BenchFormat::Json => Format::Json,
+        BenchFormat::Table => Format::Table,
+        BenchFormat::Html | BenchFormat::Suite if args.what.has_pages() => Format::Table,
+        BenchFormat::Html | BenchFormat::Suite => {
+            let problem = "--format: this benchmark prints table and json only";
+            return Err(Failure::wrong_use(anyhow::anyhow!(problem)));
+        }
+    };
     let evenkeel = env::current_exe().map_err(Failure::work)?;
     match &args.what {
+        Bench::Startup(what) => suite::startup(what, args.format),
+        Bench::Throughput(what) => suite::throughput(what, args.format),
         Bench::Demo => {
             let report = demo::run(&demo::Options::default()).map_err(Failure::Work)?;
             show(format, &report, |_| report.table())
@@ -56,6 +66,13 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome<()> {
             let report = shares::run(&options, &mut progress).map_err(Failure::Work)?;
             show(format, &report, table)
         }
+    }
+}
+
+impl Bench {
+    /// Returns whether its report has more formats than table and JSON.
+    fn has_pages(&self) -> bool {
+        matches!(self, Self::Startup(_) | Self::Throughput(_))
     }
 }
 

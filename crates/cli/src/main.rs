@@ -14,6 +14,7 @@ mod serve;
 mod set;
 mod sim;
 mod status;
+mod suite;
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;

@@ -61,6 +61,8 @@ pub struct Engine {
     /// What goes to the device before anything that the scheduler has: flushes, and requests that
     /// have left the scheduler but could not go at once.
     ready: VecDeque<Tag>,
+    /// Whether reads of different places get queues of their own, where that helps.
+    tells_streams_apart: bool,
     /// A flush went to the device, and nothing of the scheduler since.
     flushed_last: bool,
     pub(crate) helps: Helps,
@@ -95,6 +97,7 @@ impl Engine {
             is_controlled: false,
             blame: Blame::new(now),
             ready: VecDeque::new(),
+            tells_streams_apart: true,
             flushed_last: false,
             helps: Helps::default(),
             retired: VecDeque::new(),
@@ -137,6 +140,12 @@ impl Engine {
     /// told otherwise, and never beyond the VM.
     pub fn heed_priority(&mut self, vm: GroupId, heeds: bool) {
         self.groups.get_mut(vm).queues.heeds_priority = heeds;
+    }
+
+    /// Says whether reads of one VM at different places get queues of their own under elevators
+    /// that profit from it. They do unless told otherwise. To be said before the first request.
+    pub fn tell_streams_apart(&mut self, tells: bool) {
+        self.tells_streams_apart = tells;
     }
 
     /// Changes the weight of a group.
@@ -490,7 +499,8 @@ impl Engine {
         let Slot { priority, sync, nr_sectors, .. } = *slot;
         let group = self.groups.get_mut(vm);
         let known_as = group.known_as;
-        let stream = if slot.op == DeviceOp::Read && self.scheduler.profits_from_streams() {
+        let has_streams = self.tells_streams_apart && self.scheduler.profits_from_streams();
+        let stream = if has_streams && slot.op == DeviceOp::Read {
             group.queues.stream(now, priority, pos, nr_sectors)
         } else {
             StreamId::default()

@@ -39,7 +39,12 @@ fn submit(engine: &mut Engine, now: Nanos, disk: DiskId, reader: u64, sector: u6
 /// Lets two processes read a file each, one request at a time; returns how often the device went
 /// from one to the other in 1000 reads of 10 ms.
 fn changes_of_place(kind: Kind) -> u32 {
+    changes_with(kind, true)
+}
+
+fn changes_with(kind: Kind, tells_streams_apart: bool) -> u32 {
     let (mut engine, disk) = engine(kind);
+    engine.tell_streams_apart(tells_streams_apart);
     let mut now = Nanos::ORIGIN;
     let mut next = [0, SECTORS / 2];
     for (reader, sector) in (0..).zip(next) {
@@ -75,4 +80,13 @@ fn two_files_read_from_end_to_end_take_turns_instead_of_alternating() {
         assert!(changes <= 150, "{kind}: {changes}");
     }
     assert!(changes_of_place(Kind::Noop) > 900, "an elevator without queues cannot know");
+}
+
+#[test]
+fn an_operator_may_want_one_queue_for_all_that_a_vm_reads() {
+    // One queue stays with whoever reads nearby: no turns by slots.
+    for kind in [Kind::Bfq, Kind::Cfq] {
+        let (one, many) = (changes_with(kind, false), changes_with(kind, true));
+        assert!(3 * one < 2 * many, "{kind}: {one} changes in one queue, {many} in many");
+    }
 }

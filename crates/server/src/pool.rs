@@ -134,6 +134,7 @@ impl Pool {
         let worker_plan = worker::Plan {
             engine,
             model,
+            tells_streams_apart: plan.settings.streams.unwrap_or(true),
             priorities: IoPriorities::new(plan.settings.device_priority),
             trace: recorder,
             groups: plan.groups.clone(),

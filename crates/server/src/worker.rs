@@ -44,6 +44,8 @@ const FULL_REMINDER: Nanos = Nanos::from_secs(60);
 pub(crate) struct Plan {
     pub(crate) engine: EngineConfig,
     pub(crate) model: Option<Modelled>,
+    /// Whether reads of one VM at different places may have queues of their own.
+    pub(crate) tells_streams_apart: bool,
     /// With which priorities commands enter the kernel.
     pub(crate) priorities: IoPriorities,
     pub(crate) trace: Option<Recorder>,
@@ -140,6 +142,7 @@ impl Worker {
             trace.start(now);
         }
         let mut engine = Engine::new(now, &plan.engine);
+        engine.tell_streams_apart(plan.tells_streams_apart);
         let mut groups: Vec<(GroupId, Weight)> = Vec::with_capacity(plan.groups.len());
         for group in &plan.groups {
             let parent = group.parent.map_or(GroupId::ROOT, |parent| groups[parent].0);

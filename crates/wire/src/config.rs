@@ -67,6 +67,9 @@ pub struct Pool {
     pub trust: Trust,
     /// The I/O priority with which commands enter the host's kernel.
     pub device_priority: DevicePriority,
+    /// Whether reads of one VM at different places get queues of their own; none is yes, under
+    /// schedulers that profit from it.
+    pub streams: Option<bool>,
     /// Tenants or other groups of VMs, of any depth.
     pub groups: BTreeMap<String, Group>,
     /// VMs that need more said than their disks say.

@@ -372,6 +372,7 @@ fn read_pool(mut from: Section<'_, '_>) -> Pool {
         tunables: read_tunables(&mut from),
         trust: read_trust(&mut from).unwrap_or_default(),
         device_priority: read_device_priority(&mut from),
+        streams: from.flag("streams"),
         groups: from.named("groups", read_group),
         vms: from.named("vms", read_vm),
         disks: from.named("disks", read_disk),

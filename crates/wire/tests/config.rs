@@ -46,8 +46,8 @@ fn every_field_is_read() {
     assert_eq!((pool.scheduler(), pool.profile), (Scheduler::Deadline, Some(Profile::Batch)));
     assert_eq!((pool.depth, pool.model.as_deref()), (Some(8), Some("hdd:rpm=5400")));
     assert_eq!((pool.block, pool.responses), (Block::Static(4), Responses::Subset(2)));
-    assert_eq!(pool.rotational, Rotational::Yes);
     assert_eq!(pool.trace, Some(PathBuf::from("/var/log/evenkeel/main.trace")));
+    assert_eq!((pool.rotational, pool.streams), (Rotational::Yes, Some(false)));
     for (field, value) in [
         ("slice_idle", 7_500_000),
         ("back_seek_max", 1),

@@ -118,13 +118,17 @@ fn remove_others(dir: &Path, keep: &[&PathBuf]) -> Result<()> {
 }
 
 /// A directory that becomes a file system; removed when dropped.
-struct Tree(PathBuf);
+pub(crate) struct Tree(PathBuf);
 
 impl Tree {
-    fn new(dir: &Path, name: &str) -> Result<Self> {
+    pub(crate) fn new(dir: &Path, name: &str) -> Result<Self> {
         let path = dir.join(format!("tree-{name}-{}", std::process::id()));
         fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
         Ok(Self(path))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
     }
 
     fn write(&self, path: &str, content: &[u8]) -> Result<()> {
@@ -146,7 +150,7 @@ impl Tree {
 
     /// Makes an ext4 image of the tree under a temporary name, grows it to `bytes` if that is more
     /// than the file system, then gives it its own.
-    fn image(&self, image: &Path, bytes: u64) -> Result<()> {
+    pub(crate) fn image(&self, image: &Path, bytes: u64) -> Result<()> {
         let part = image.with_extension("part");
         let mut mkfs = Command::new(crate::lab::find_program("mkfs.ext4")?);
         mkfs.args(["-q", "-F", "-m", "0", "-E", "root_owner=0:0,lazy_itable_init=0", "-d"]);

@@ -46,11 +46,17 @@ impl fmt::Display for Run {
 ///
 /// The guest is gone, or the application failed other than by taking too long.
 pub(crate) fn start(guest: &Guest, through: &str) -> Result<Run> {
-    let script = format!(
-        "echo 3 >/proc/sys/vm/drop_caches; {through} \
-         guest launch {} /mnt/app/bin/app app /mnt/app",
-        LIMIT.as_secs()
-    );
+    let launch = format!("guest launch {} /mnt/app/bin/app app /mnt/app", LIMIT.as_secs());
+    run(guest, through, &launch)
+}
+
+/// Carries out `launch`, a `guest launch` of some program, with cold caches.
+///
+/// # Errors
+///
+/// As [`start`].
+pub(crate) fn run(guest: &Guest, through: &str, launch: &str) -> Result<Run> {
+    let script = format!("echo 3 >/proc/sys/vm/drop_caches; {through} {launch}");
     let limit = LIMIT + Duration::from_secs(30);
     let output = guest.spawn(&script)?.wait(limit)?;
     let errors = String::from_utf8_lossy(&output.stderr);

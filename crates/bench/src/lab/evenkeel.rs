@@ -47,6 +47,12 @@ impl Evenkeel {
         Ok(Self { binary: binary.clone(), disks: Vec::new(), args: Vec::new() })
     }
 
+    /// Returns the binary.
+    #[must_use]
+    pub fn binary(&self) -> &Path {
+        &self.binary
+    }
+
     /// Adds a disk.
     #[must_use]
     pub fn disk(mut self, name: &str, image: impl Into<PathBuf>) -> Self {

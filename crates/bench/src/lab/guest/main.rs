@@ -8,10 +8,17 @@
 //! | `agent PORT` | runs the host's commands, several at once, and streams what they print |
 //! | `launch SECONDS PROGRAM ARGS..` | starts a program and measures until it prints `ready` |
 //! | `app DIR` | the application: reads and checks every file of `DIR/manifest`, then `ready` |
-//! | `read-sequential FILE STOP` | reads FILE from begin to end, again and again |
-//! | `read-random FILE STOP SEED` | reads 4 KiB at random places of FILE |
+//! | `launch-x SECONDS LISTEN SERVER PROGRAM ARGS..` | the same until it maps its first window |
+//! | `read-sequential FILE STOP [AREA]` | reads FILE from begin to end, again and again |
+//! | `read-random FILE STOP SEED [AREA]` | reads 4 KiB at random places of FILE |
+//! | `write-sequential FILE STOP AREA` | writes FILE from begin to end, again and again |
+//! | `write-random FILE STOP SEED AREA` | writes 4 KiB at random places of FILE |
 //!
-//! The readers run until the file STOP exists and then print `BYTES NANOSECONDS`.
+//! The readers and writers run until the file STOP exists and then print `BYTES NANOSECONDS`.
+//! AREA is `OFFSET:LENGTH` in bytes; without it, all of the file.
+//!
+//! `launch-x` stands between a program and its X server: the program finds it at the socket LISTEN,
+//! and everything goes on to and from the socket SERVER.
 //!
 //! Frames on the port, both ways: `id: u32, kind: u8, len: u32`, little-endian, then `len` bytes.
 //! Kinds are listed in the lab's `channel.rs`.
@@ -20,10 +27,11 @@ use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -33,9 +41,14 @@ fn main() -> ExitCode {
     let done = match words.as_slice() {
         ["agent", port] => agent(port),
         ["launch", seconds, program, rest @ ..] => launch(seconds, program, rest),
+        ["launch-x", seconds, listen, server, program, rest @ ..] => {
+            launch_x(seconds, [listen, server], program, rest)
+        }
         ["app", dir] => app(dir),
-        ["read-sequential", file, stop] => read_sequential(file, stop),
-        ["read-random", file, stop, seed] => read_random(file, stop, seed),
+        ["read-sequential", file, stop, area @ ..] => read_sequential(file, stop, area),
+        ["read-random", file, stop, seed, area @ ..] => read_random(file, stop, seed, area),
+        ["write-sequential", file, stop, area @ ..] => write_sequential(file, stop, area),
+        ["write-random", file, stop, seed, area @ ..] => write_random(file, stop, seed, area),
         _ => Err(io::Error::other("unknown command; see the head of this program's source")),
     };
     match done {
@@ -176,6 +189,79 @@ fn launch(seconds: &str, program: &str, args: &[&str]) -> io::Result<()> {
     Ok(())
 }
 
+/// Starts a program that opens a window, and prints the nanoseconds until it asks its X server to
+/// show one (`MapWindow`), or `timeout`, or `failed`. The program is killed then.
+fn launch_x(seconds: &str, sockets: [&str; 2], program: &str, args: &[&str]) -> io::Result<()> {
+    let limit = Duration::from_secs(seconds.parse().map_err(io::Error::other)?);
+    let [listen, server] = sockets.map(str::to_owned);
+    // Ignored: there is none before the first start.
+    let _ = fs::remove_file(&listen);
+    let listener = UnixListener::bind(&listen)?;
+    let (mapped, maps) = mpsc::channel();
+    thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            let (server, mapped) = (server.clone(), mapped.clone());
+            thread::spawn(move || relay(client, &server, &mapped));
+        }
+    });
+    let start = Instant::now();
+    let mut child = Command::new(program).args(args).stdout(Stdio::null()).spawn()?;
+    loop {
+        match maps.recv_timeout(Duration::from_millis(20)) {
+            Ok(at) => println!("{}", Instant::duration_since(&at, start).as_nanos()),
+            Err(_) if start.elapsed() >= limit => println!("timeout"),
+            Err(_) => match child.try_wait()? {
+                Some(status) => println!("failed: no window, {status}"),
+                None => continue,
+            },
+        }
+        break;
+    }
+    // Ignored: it may have ended by itself.
+    let _ = child.kill();
+    child.wait().map(drop)
+}
+
+/// Stands between one X client and its server; tells when the client maps a window.
+///
+/// Source: X Window System Protocol, version 11, "Connection Setup" and "Request Format"; Big
+/// Requests Extension Protocol.
+fn relay(client: UnixStream, server: &str, mapped: &mpsc::Sender<Instant>) -> io::Result<()> {
+    let mut to = UnixStream::connect(server)?;
+    let (mut answers, mut back) = (to.try_clone()?, client.try_clone()?);
+    thread::spawn(move || io::copy(&mut answers, &mut back));
+    let mut from = BufReader::new(client);
+    let mut setup = [0; 12];
+    from.read_exact(&mut setup)?;
+    let is_little = setup[0] == b'l';
+    let word = |bytes: [u8; 2]| {
+        u64::from(if is_little { u16::from_le_bytes(bytes) } else { u16::from_be_bytes(bytes) })
+    };
+    to.write_all(&setup)?;
+    let name = word([setup[6], setup[7]]).next_multiple_of(4);
+    let data = word([setup[8], setup[9]]).next_multiple_of(4);
+    io::copy(&mut from.by_ref().take(name + data), &mut to)?;
+    loop {
+        let mut head = [0; 4];
+        from.read_exact(&mut head)?;
+        to.write_all(&head)?;
+        let (mut words, mut sent) = (word([head[2], head[3]]), 4);
+        if words == 0 {
+            let mut long = [0; 4];
+            from.read_exact(&mut long)?;
+            to.write_all(&long)?;
+            let length =
+                if is_little { u32::from_le_bytes(long) } else { u32::from_be_bytes(long) };
+            (words, sent) = (u64::from(length), 8);
+        }
+        if head[0] == MAP_WINDOW {
+            // Ignored: the first one has been told already.
+            let _ = mapped.send(Instant::now());
+        }
+        io::copy(&mut from.by_ref().take((words * 4).saturating_sub(sent)), &mut to)?;
+    }
+}
+
 /// Reads each file of the manifest once and checks it: libraries one after another, as a loader
 /// does, then everything else by [`LOADERS`] threads, as programs with many small files do.
 ///
@@ -225,28 +311,80 @@ fn fnv1a(bytes: &[u8]) -> u64 {
     })
 }
 
-fn read_sequential(path: &str, stop: &str) -> io::Result<()> {
+/// Part of a file.
+#[derive(Clone, Copy)]
+struct Area {
+    offset: u64,
+    length: u64,
+}
+
+impl Area {
+    /// Returns what was asked for, else the whole file.
+    fn new(file: &File, area: &[&str]) -> io::Result<Self> {
+        let Some(text) = area.first() else {
+            return Ok(Self { offset: 0, length: file.metadata()?.len() });
+        };
+        let numbers = text.split_once(':').and_then(|(offset, length)| {
+            Some(Self { offset: offset.parse().ok()?, length: length.parse().ok()? })
+        });
+        numbers.ok_or_else(|| io::Error::other("an area is OFFSET:LENGTH"))
+    }
+
+    /// Returns the place of a random page.
+    fn page(self, random: &mut u64) -> u64 {
+        *random ^= *random << 13;
+        *random ^= *random >> 7;
+        *random ^= *random << 17;
+        self.offset + *random % (self.length / 4096) * 4096
+    }
+}
+
+/// An odd seed below 2^63 is never 0, which xorshift cannot leave.
+fn seeded(seed: &str) -> io::Result<u64> {
+    Ok(seed.parse::<u64>().map_err(io::Error::other)? | 1)
+}
+
+fn read_sequential(path: &str, stop: &str, area: &[&str]) -> io::Result<()> {
     let file = File::open(path)?;
+    let area = Area::new(&file, area)?;
     let mut buffer = vec![0; 128 << 10];
-    let mut offset = 0;
+    let mut done = 0;
     until_stopped(stop, || {
-        let n = file.read_at(&mut buffer, offset)?;
-        offset = if n == 0 { 0 } else { offset + widen(n) };
-        Ok(widen(n))
+        let n = widen(file.read_at(&mut buffer, area.offset + done)?);
+        done = if n == 0 || done + n >= area.length { 0 } else { done + n };
+        Ok(n)
     })
 }
 
-fn read_random(path: &str, stop: &str, seed: &str) -> io::Result<()> {
+fn read_random(path: &str, stop: &str, seed: &str, area: &[&str]) -> io::Result<()> {
     let file = File::open(path)?;
-    let pages = file.metadata()?.len() / 4096;
-    // An odd seed below 2^63 is never 0, which xorshift cannot leave.
-    let mut random: u64 = seed.parse::<u64>().map_err(io::Error::other)? | 1;
+    let area = Area::new(&file, area)?;
+    let mut random = seeded(seed)?;
     let mut buffer = [0; 4096];
     until_stopped(stop, || {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        file.read_exact_at(&mut buffer, random % pages * 4096)?;
+        file.read_exact_at(&mut buffer, area.page(&mut random))?;
+        Ok(4096)
+    })
+}
+
+fn write_sequential(path: &str, stop: &str, area: &[&str]) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).open(path)?;
+    let area = Area::new(&file, area)?;
+    let buffer = vec![0x5a; 128 << 10];
+    let mut done = 0;
+    until_stopped(stop, || {
+        file.write_all_at(&buffer, area.offset + done)?;
+        done = (done + widen(buffer.len())) % area.length;
+        Ok(widen(buffer.len()))
+    })
+}
+
+fn write_random(path: &str, stop: &str, seed: &str, area: &[&str]) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).open(path)?;
+    let area = Area::new(&file, area)?;
+    let mut random = seeded(seed)?;
+    until_stopped(stop, || {
+        file.write_all_at(&[0x5a; 4096], area.page(&mut random))?;
         Ok(4096)
     })
 }
@@ -275,6 +413,9 @@ fn widen(n: usize) -> u64 {
 fn poisoned<T>(_: std::sync::PoisonError<T>) -> io::Error {
     io::Error::other("another thread panicked")
 }
+
+/// The request of an X client to show a window.
+const MAP_WINDOW: u8 = 8;
 
 /// Threads of the application. Fewer make the slow schedulers slower: each read waits its turn.
 const LOADERS: usize = 8;

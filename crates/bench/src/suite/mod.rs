@@ -1,0 +1,384 @@
+//! `evenkeel bench startup` and `evenkeel bench throughput`: the experiments of D3.6 in real guests.
+//!
+//! A guest has a load of its own, others read beside it from the same device, and either an
+//! application is started again and again or the guest's throughput is sampled. Schedulers of guest
+//! and host, the device, and what guest and host tell each other are chosen freely; every
+//! combination is a scenario.
+//!
+//! One *single run* is a series of starts (five), or a time of load with a sample every two
+//! seconds; it gives minimum, maximum, mean, deviation and confidence. Runs are repeated, and the
+//! same five figures are taken of their means. A start that takes more than 60 seconds aborts its
+//! run.
+
+mod app;
+mod html;
+mod load;
+mod names;
+mod root;
+mod rows;
+mod scene;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+pub use evenkeel_sim::d36::GuestLoad;
+
+pub use self::app::App;
+pub use self::load::{DISK_BYTES, parse as parse_load};
+pub use self::root::image_path;
+pub use self::rows::{Measured, Startup, StartupRow, Throughput, ThroughputRow};
+use self::scene::{Props, Scene, Stage};
+
+/// Distance between two samples of throughput.
+const SAMPLE: Duration = Duration::from_secs(2);
+
+/// What guest and host tell each other, and what the host finds out.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Coordination {
+    /// Nothing: the plain elevator with one queue per VM.
+    Off,
+    /// The guest starts the application with a better I/O priority.
+    Priority,
+    /// The guest's agent asks for help.
+    Help,
+    /// The host tells the guest's readers apart by where they read.
+    Infer,
+    /// Help and inference.
+    All,
+}
+
+impl Coordination {
+    /// Every one, from the least on.
+    pub const ALL: [Self; 5] = [Self::Off, Self::Priority, Self::Help, Self::Infer, Self::All];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Priority => "priority",
+            Self::Help => "help",
+            Self::Infer => "infer",
+            Self::All => "all",
+        }
+    }
+
+    /// Returns how far the daemon trusts the guest.
+    const fn trust(self) -> &'static str {
+        match self {
+            Self::Off | Self::Infer => "none",
+            Self::Priority => "vm",
+            Self::Help | Self::All => "interactive",
+        }
+    }
+
+    const fn has_streams(self) -> bool {
+        matches!(self, Self::Infer | Self::All)
+    }
+
+    const fn has_agent(self) -> bool {
+        matches!(self, Self::Help | Self::All)
+    }
+
+    /// Returns what applications are started through.
+    const fn through(self) -> &'static str {
+        if matches!(self, Self::Priority) { "ionice -c2 -n0" } else { "" }
+    }
+}
+
+impl fmt::Display for Coordination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for Coordination {
+    type Err = &'static str;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|known| known.as_str() == name)
+            .ok_or("no such coordination; there are off, priority, help, infer and all")
+    }
+}
+
+/// Everything that distinguishes two measurements but the application.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scenario {
+    /// A model, as `evenkeel serve --model` takes it, or `real`.
+    pub device: String,
+    /// What runs in the guest.
+    pub guest_load: GuestLoad,
+    /// What runs beside it.
+    pub host_load: GuestLoad,
+    /// The guest's scheduler, by its name in the kernel.
+    pub guest_scheduler: String,
+    /// Ours.
+    pub scheduler: String,
+    /// What they tell each other.
+    pub coordination: Coordination,
+}
+
+impl Scenario {
+    /// Returns what only a restart of the daemon changes.
+    fn daemon(&self) -> (&str, &str, Coordination) {
+        (&self.device, &self.scheduler, self.coordination)
+    }
+
+    /// Returns the same without load.
+    fn idle(&self) -> Self {
+        Self { guest_load: GuestLoad::NONE, host_load: GuestLoad::NONE, ..self.clone() }
+    }
+}
+
+impl fmt::Display for Scenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { device, guest_load, host_load, guest_scheduler, scheduler, coordination } = self;
+        write!(
+            f,
+            "{device}, guest {guest_load} under {guest_scheduler}, host {host_load} under \
+             {scheduler}, coordination {coordination}"
+        )
+    }
+}
+
+/// What to measure: every combination of what is listed.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The `evenkeel` program.
+    pub evenkeel: PathBuf,
+    /// Where images, sockets and logs go.
+    pub dir: PathBuf,
+    /// Devices.
+    pub devices: Vec<String>,
+    /// Loads in the guest.
+    pub guest_loads: Vec<GuestLoad>,
+    /// Loads beside it.
+    pub host_loads: Vec<GuestLoad>,
+    /// Schedulers of the guest.
+    pub guest_schedulers: Vec<String>,
+    /// Schedulers of the daemon.
+    pub schedulers: Vec<String>,
+    /// Coordinations.
+    pub coordinations: Vec<Coordination>,
+    /// Times that each single run is repeated.
+    pub repeats: u32,
+}
+
+impl Options {
+    /// Returns every scenario, those that share a daemon one after another.
+    #[must_use]
+    pub fn scenarios(&self) -> Vec<Scenario> {
+        let mut scenarios = Vec::new();
+        for device in &self.devices {
+            for scheduler in &self.schedulers {
+                for &coordination in &self.coordinations {
+                    for guest_scheduler in &self.guest_schedulers {
+                        for &guest_load in &self.guest_loads {
+                            for &host_load in &self.host_loads {
+                                scenarios.push(Scenario {
+                                    device: device.clone(),
+                                    guest_load,
+                                    host_load,
+                                    guest_scheduler: guest_scheduler.clone(),
+                                    scheduler: scheduler.clone(),
+                                    coordination,
+                                });
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        scenarios
+    }
+
+    fn open(&self, apps: &[App], say: &mut dyn FnMut(&str)) -> Result<(Scene, Vec<Scenario>)> {
+        std::fs::create_dir_all(&self.dir)?;
+        let dir = self.dir.canonicalize()?;
+        let scenarios = self.scenarios();
+        let first = scenarios.first().context("nothing to measure")?;
+        let has_agent = self.coordinations.iter().any(|coordination| coordination.has_agent());
+        let agent = if has_agent { Some(agent(&self.evenkeel)?) } else { None };
+        let with_x = apps.iter().any(App::needs_x);
+        let image = match apps {
+            [] => root::prepare_empty(&dir)?,
+            _ => root::prepare(&dir, with_x, say)?,
+        };
+        let stage = match (apps, with_x) {
+            ([], _) => Stage::Disk,
+            (_, false) => Stage::Programs,
+            (_, true) => Stage::Windows,
+        };
+        let beside = self.host_loads.iter().map(|load| load.readers + load.writers).max();
+        let beside = beside.unwrap_or(0);
+        let evenkeel = self.evenkeel.clone();
+        say("starting the daemon and the guest");
+        let scene = Scene::open(Props { evenkeel, agent, dir, image, stage, beside }, first)?;
+        Ok((scene, scenarios))
+    }
+}
+
+/// Finds the agent: beside the program, or one directory up, where cargo leaves it for tests.
+fn agent(evenkeel: &Path) -> Result<PathBuf> {
+    let mut places = evenkeel.ancestors().skip(1).take(2).map(|dir| dir.join("evenkeel-agent"));
+    places
+        .find(|path| path.is_file())
+        .with_context(|| format!("no evenkeel-agent beside {}; run make build", evenkeel.display()))
+}
+
+/// Measures the start of each application in each scenario; `runs` starts make a single run.
+/// `say` is told one line at each step.
+///
+/// # Errors
+///
+/// The lab is not set up, packages cannot be fetched, a guest or the daemon fails, or an
+/// application ends before it is ready. A start that takes too long is no error.
+pub fn startup(
+    options: &Options,
+    apps: &[App],
+    runs: u32,
+    say: &mut dyn FnMut(&str),
+) -> Result<Startup> {
+    ensure!(runs > 0 && options.repeats > 0 && !apps.is_empty(), "nothing to measure");
+    let (mut scene, scenarios) = options.open(apps, say)?;
+    let mut rows: Vec<StartupRow> = Vec::new();
+    let all = scenarios.len() * apps.len();
+    for scenario in &scenarios {
+        scene.switch(scenario)?;
+        for app in apps {
+            let mut tell = progress(say, rows.len() + 1, all, scenario);
+            let known = rows.iter().find(|row| &row.subject == app && row.is_idle_of(scenario));
+            let idle = match known {
+                Some(row) => row.idle.clone(),
+                None => {
+                    scene.switch(&scenario.idle())?;
+                    single_run(&scene, app, runs, &mut |text| tell(&format!("idle, {text}")))?
+                }
+            };
+            scene.switch(scenario)?;
+            let mut row = StartupRow::new(app, scenario, idle);
+            for repeat in 1..=options.repeats {
+                let loads = scene.start_loads()?;
+                let measured = single_run(&scene, app, runs, &mut |text| {
+                    tell(&format!("repeat {repeat}, {text}"));
+                })?;
+                let (guest, beside) = loads.stop()?;
+                row.add(measured, guest + beside);
+            }
+            rows.push(row);
+        }
+    }
+    scene.close()?;
+    Ok(Startup { rows, runs })
+}
+
+/// Starts an application a few times; a start that takes too long ends the run.
+fn single_run(scene: &Scene, app: &App, runs: u32, tell: &mut dyn FnMut(&str)) -> Result<Measured> {
+    let mut measured = Measured::default();
+    for number in 1..=runs {
+        let run = scene.launch(app)?;
+        tell(&format!("{app}, start {number} of {runs}: {run}"));
+        if run.failed() {
+            measured.failed = true;
+            break;
+        }
+        measured.samples.push(run.ms());
+    }
+    Ok(measured)
+}
+
+/// Measures the throughput of the guest in each scenario, for `seconds` in each single run.
+///
+/// # Errors
+///
+/// As [`startup`].
+pub fn throughput(
+    options: &Options,
+    seconds: u32,
+    say: &mut dyn FnMut(&str),
+) -> Result<Throughput> {
+    ensure!(seconds >= 4 && options.repeats > 0, "nothing to measure");
+    let (mut scene, scenarios) = options.open(&[], say)?;
+    let mut rows = Vec::new();
+    for scenario in &scenarios {
+        scene.switch(scenario)?;
+        let mut tell = progress(say, rows.len() + 1, scenarios.len(), scenario);
+        let mut row = ThroughputRow::new(scenario);
+        for repeat in 1..=options.repeats {
+            let loads = scene.start_loads()?;
+            let samples = sample(&scene, seconds)?;
+            let (_, beside) = loads.stop()?;
+            let measured = Measured { samples, failed: false };
+            let mean = measured.summary().map_or(0.0, |summary| summary.mean);
+            tell(&format!("repeat {repeat}: {mean:.2} MB/s"));
+            row.add(measured, beside);
+        }
+        rows.push(row);
+    }
+    scene.close()?;
+    Ok(Throughput { rows, seconds })
+}
+
+/// Returns the guest's throughput in MB/s, a sample every two seconds.
+fn sample(scene: &Scene, seconds: u32) -> Result<Vec<f64>> {
+    let mut samples = Vec::new();
+    let (mut before, mut at) = (scene.moved_bytes()?, Instant::now());
+    for _ in 0..seconds / 2 {
+        thread::sleep(SAMPLE.saturating_sub(at.elapsed()));
+        let (bytes, now) = (scene.moved_bytes()?, Instant::now());
+        samples.push((bytes - before) / 1e6 / (now - at).as_secs_f64());
+        (before, at) = (bytes, now);
+    }
+    Ok(samples)
+}
+
+/// Returns what puts the place in the whole before a line.
+fn progress<'a>(
+    say: &'a mut dyn FnMut(&str),
+    number: usize,
+    all: usize,
+    scenario: &Scenario,
+) -> impl FnMut(&str) + use<'a> {
+    let place = format!("[{number}/{all}] {scenario}");
+    move |text| say(&format!("{place}: {text}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options() -> Options {
+        let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        Options {
+            evenkeel: PathBuf::new(),
+            dir: PathBuf::new(),
+            devices: names(&["hdd", "ssd"]),
+            guest_loads: vec![GuestLoad::readers(5, true)],
+            host_loads: vec![GuestLoad::NONE, GuestLoad::readers(1, false)],
+            guest_schedulers: names(&["bfq"]),
+            schedulers: names(&["bfq", "cfq"]),
+            coordinations: vec![Coordination::Off, Coordination::All],
+            repeats: 1,
+        }
+    }
+
+    #[test]
+    fn every_combination_is_a_scenario_and_the_daemon_changes_as_rarely_as_possible() {
+        let scenarios = options().scenarios();
+        assert_eq!(scenarios.len(), 16);
+        let changes = scenarios.windows(2).filter(|pair| pair[0].daemon() != pair[1].daemon());
+        assert_eq!(changes.count(), 7);
+    }
+
+    #[test]
+    fn coordinations_survive_a_round_trip_and_others_are_refused() {
+        for coordination in Coordination::ALL {
+            assert_eq!(coordination.to_string().parse(), Ok(coordination));
+        }
+        assert!("some".parse::<Coordination>().unwrap_err().contains("infer"));
+    }
+}
