@@ -7,7 +7,8 @@
 use evenkeel_sched::{Kind, Nanos};
 use evenkeel_sim::ModelSpec;
 use evenkeel_sim::world::{
-    FaultyDevice, File, HostModel, HostPath, Order, Place, Program, Reader, World,
+    FaultyDevice, File, GuestModel, HostModel, HostPath, Order, Place, Player, Program, Reader,
+    World,
 };
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
@@ -85,9 +86,101 @@ fn cpu_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
+/// Many VMs on several devices, all at once.
+#[derive(Clone, Debug)]
+pub struct Fleet {
+    /// VMs, shared out evenly among the devices.
+    pub vms: u64,
+    /// Devices, each with a pool of its own.
+    pub disks: u64,
+    /// Virtual time, in seconds.
+    pub seconds: u64,
+    /// What the devices are, by the name of a model.
+    pub model: String,
+}
+
+/// What `evenkeel sim speed --vms N --format json` prints in its row.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FleetRow {
+    /// VMs, each with an operating system and two processes.
+    pub vms: u64,
+    /// Devices.
+    pub disks: u64,
+    /// Virtual time, in seconds.
+    pub virtual_s: u64,
+    /// Requests that devices have completed.
+    pub requests: u64,
+    /// Seconds of one core, what it takes to set everything up included.
+    pub cpu_s: f64,
+    /// The most memory that the program has had, in MiB.
+    pub peak_mib: u64,
+}
+
+/// One row, as tables are.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FleetReport {
+    /// The only one.
+    pub rows: Vec<FleetRow>,
+}
+
+/// Runs a fleet: in every guest somebody reads 4 KiB anywhere, for ever, and somebody plays a film.
+///
+/// All worlds are in memory together and go on second by second, so that the memory is that of
+/// the whole fleet.
+#[must_use]
+pub fn run_fleet(fleet: &Fleet) -> FleetReport {
+    let start = cpu_seconds();
+    let mut worlds: Vec<World> = (0..fleet.disks).map(|disk| shelf(fleet, disk)).collect();
+    for second in 1..=fleet.seconds {
+        for world in &mut worlds {
+            world.run_until(Nanos::ORIGIN + Nanos::from_secs(second));
+        }
+    }
+    let requests = worlds.iter().map(World::completed).sum();
+    let Fleet { vms, disks, seconds, .. } = *fleet;
+    let cpu_s = cpu_seconds() - start;
+    let row = FleetRow { vms, disks, virtual_s: seconds, requests, cpu_s, peak_mib: peak_mib() };
+    FleetReport { rows: vec![row] }
+}
+
+/// Returns one device of a fleet with its VMs.
+fn shelf(fleet: &Fleet, disk: u64) -> World {
+    let model = fleet.model.parse::<ModelSpec>().and_then(|spec| spec.build());
+    let device = FaultyDevice::new(model.expect("there is a model of this name"));
+    let mut world = World::new(device, &HostModel::new(HostPath::Evenkeel, Kind::Bfq), disk + 1);
+    let vms = fleet.vms / fleet.disks + u64::from(disk < fleet.vms % fleet.disks);
+    for vm in 0..vms {
+        let image = File { start: (vm + 1) * (FILE_SECTORS + 4096), sectors: FILE_SECTORS };
+        let guest = world.add_guest(&GuestModel::new(Kind::Deadline, image));
+        let half = FILE_SECTORS / 2;
+        let reader = Reader::new(File { start: 0, sectors: half }, Order::Random);
+        world.start(guest, Program::Reader(reader));
+        let film = Player::film(File { start: half, sectors: half });
+        world.start(guest, Program::Player(film));
+    }
+    world
+}
+
+/// Returns the most memory that this program has had, in MiB; zero where nobody knows.
+fn peak_mib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.unwrap_or_default() / 1024
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_fleet_shares_its_devices_out_and_tells_its_memory() {
+        let fleet = Fleet { vms: 25, disks: 4, seconds: 1, model: "ssd".to_owned() };
+        let report = run_fleet(&fleet);
+        let row = &report.rows[0];
+        assert!(row.requests > 25 * 20 && row.peak_mib > 0, "{row:?}");
+        assert_eq!(run_fleet(&fleet).rows[0].requests, row.requests, "the same every time");
+    }
 
     #[test]
     fn every_elevator_moves_requests_of_all_queues() {

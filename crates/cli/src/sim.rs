@@ -41,15 +41,7 @@ enum Sim {
     /// Tell what other schedulers, or another device, would have made of recorded requests
     Replay(ReplayArgs),
     /// Measure how fast the simulator itself is, in requests per second of one core
-    Speed {
-        /// Readers, each a queue of its own
-        #[arg(long, value_name = "N", default_value_t = 100,
-              value_parser = clap::value_parser!(u64).range(1..=10_000))]
-        queues: u64,
-        /// For whom to print
-        #[arg(long, value_enum, default_value_t = Format::Table)]
-        format: Format,
-    },
+    Speed(SpeedArgs),
     /// Random worlds around the engine, each from its seed, and what must hold in all of them
     Swarm(SwarmArgs),
     /// Figures of the paper on adaptive blocks: throughput and latency by block, threads and size
@@ -68,6 +60,33 @@ enum Sim {
               value_parser = clap::value_parser!(u64).range(1..=60_000))]
         span_ms: u64,
     },
+}
+
+#[derive(Args, Debug)]
+struct SpeedArgs {
+    /// Readers, each a queue of its own
+    #[arg(long, value_name = "N", default_value_t = 100,
+          value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    queues: u64,
+    /// Instead, so many VMs with operating systems, a reader and a player in each; tells the memory
+    #[arg(long, value_name = "N", conflicts_with = "queues",
+          value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    vms: Option<u64>,
+    /// Devices that the VMs are shared out among
+    #[arg(long, value_name = "N", default_value_t = 24, requires = "vms",
+          value_parser = clap::value_parser!(u64).range(1..=1_000))]
+    disks: u64,
+    /// Virtual time
+    #[arg(long, value_name = "S", default_value_t = 60, requires = "vms",
+          value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    seconds: u64,
+    /// What the devices are
+    #[arg(long, value_name = "NAME", default_value = "hdd", requires = "vms",
+          value_parser = clap::builder::PossibleValuesParser::new(evenkeel_sim::MODELS))]
+    model: String,
+    /// For whom to print
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
 }
 
 #[derive(Args, Debug)]
@@ -109,7 +128,7 @@ pub(crate) fn run(args: &SimArgs) -> Outcome<()> {
         Sim::D36(args) => run_d36(args),
         Sim::Swarm(args) => swarm::run(args),
         Sim::Replay(args) => replay::run(args),
-        Sim::Speed { queues, format } => show(*format, &speed::run(*queues), table),
+        Sim::Speed(args) => run_speed(args),
         Sim::Blocks { format } => {
             let report = blocks::run(&blocks::BlocksOptions::default());
             print(&match format {
@@ -136,6 +155,15 @@ pub(crate) fn run(args: &SimArgs) -> Outcome<()> {
             })
         }
     }
+}
+
+fn run_speed(args: &SpeedArgs) -> Outcome<()> {
+    let SpeedArgs { queues, vms, disks, seconds, model, format } = args;
+    let Some(vms) = *vms else {
+        return show(*format, &speed::run(*queues), table);
+    };
+    let fleet = speed::Fleet { vms, disks: *disks, seconds: *seconds, model: model.clone() };
+    show(*format, &speed::run_fleet(&fleet), table)
 }
 
 fn run_d36(args: &D36Args) -> Outcome<()> {
