@@ -13,24 +13,31 @@ use evenkeel_bench::shares::{SharesOptions, random, run, sequential};
 /// One measurement at a time: two would share the machine, and weights say nothing about that.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Measures reads with weights 100 and 300 for `seconds` and compares the ratio with 3.
-fn assert_three_to_one(name: &str, model: &str, loads: Vec<Shape>, seconds: u64, visitor: bool) {
+/// Measures loads with weights 100 and 300 for `seconds` each and compares the ratios with 3.
+///
+/// Whatever else the machine does counts: one measurement of three may be spoiled. In virtual time
+/// (`sim/tests/shares.rs`) none may.
+fn assert_three_to_one(name: &str, model: &str, loads: &[Shape], seconds: u64, visitor: bool) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("shares-{name}"));
     let _absent = std::fs::remove_dir_all(&dir);
     let evenkeel = build_evenkeel().unwrap();
     let mut options = SharesOptions::new(evenkeel, &dir, Some(model.to_owned()));
-    options.loads = loads;
     options.duration = Duration::from_secs(seconds);
     options.visitor = visitor;
-    let report = run(&options, &mut |line| println!("{line}")).unwrap();
-    for pair in report.rows.chunks(2) {
-        println!("{:#?}", pair[1]);
-        let ratio = pair[1].ratio;
-        assert!((2.85..=3.15).contains(&ratio), "{name}, {}: ratio {ratio}", pair[1].pattern);
-        if visitor {
-            assert!(pair[1].visitor_mb_s > 0.0, "the visitor came");
-        }
+    for load in loads {
+        options.loads = vec![*load];
+        let measure = |_| {
+            let report = run(&options, &mut |line| println!("{line}")).unwrap();
+            println!("{:#?}", report.rows[1]);
+            assert!(!visitor || report.rows[1].visitor_mb_s > 0.0, "the visitor came");
+            report.rows[1].ratio
+        };
+        let holds = |ratio: &f64| (2.85..=3.15).contains(ratio);
+        let first = measure(1);
+        let again: Vec<f64> =
+            if holds(&first) { Vec::new() } else { (2..=3).map(measure).collect() };
+        assert!(again.iter().all(holds), "{name}, {:?}: {first}, then {again:?}", load.pattern);
     }
     std::fs::remove_dir_all(&dir).unwrap();
 }
@@ -38,27 +45,27 @@ fn assert_three_to_one(name: &str, model: &str, loads: Vec<Shape>, seconds: u64,
 #[test]
 fn random_and_sequential_reads_of_a_hard_disk_follow_the_weights() {
     let loads = vec![sequential(IoOp::Read), random(IoOp::Read)];
-    assert_three_to_one("hdd", "hdd", loads, 30, false);
+    assert_three_to_one("hdd", "hdd", &loads, 30, false);
 }
 
 #[test]
 fn random_reads_of_a_solid_state_disk_follow_the_weights() {
-    assert_three_to_one("ssd", "ssd", vec![random(IoOp::Read)], 8, false);
+    assert_three_to_one("ssd", "ssd", &[random(IoOp::Read)], 8, false);
 }
 
 #[test]
 fn sequential_reads_of_a_solid_state_disk_follow_the_weights() {
-    assert_three_to_one("ssd-sequential", "ssd", vec![sequential(IoOp::Read)], 30, false);
+    assert_three_to_one("ssd-sequential", "ssd", &[sequential(IoOp::Read)], 30, false);
 }
 
 #[test]
 fn writes_to_a_solid_state_disk_follow_the_weights() {
     let loads = vec![random(IoOp::Write)];
-    assert_three_to_one("ssd-write", "ssd", loads, 8, false);
+    assert_three_to_one("ssd-write", "ssd", &loads, 8, false);
 }
 
 #[test]
 fn a_visitor_disturbs_nobody() {
     let loads = vec![random(IoOp::Read)];
-    assert_three_to_one("visitor", "ssd", loads, 10, true);
+    assert_three_to_one("visitor", "ssd", &loads, 10, true);
 }
