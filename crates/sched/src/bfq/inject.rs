@@ -256,7 +256,6 @@ impl Bfq {
         }
         // It left while it waits for its own requests.
         queue.paused = true;
-        queue.cut_short = !self.rules.preempts_where_paths_part;
         queue.spent = 0;
         let memory = if queue.gone { 0 } else { self.memory() };
         self.leave_busy(id);
@@ -264,17 +263,13 @@ impl Bfq {
         Next::Request(tag)
     }
 
-    /// Lets the queue of a request that was not in service, on which the device worked since
-    /// `since`, pay for the time in which it kept others waiting; they do not pay for it. It was
-    /// injected, or was left when its queue's slot ended.
+    /// Lets the queue of an injected request, on which the device worked since `since`, pay for the
+    /// time in which it kept the queue in service waiting; that one does not pay for it.
     ///
-    /// Time in which nobody else had anything to do would have been lost anyway.
+    /// Time in which the queue in service had nothing to do would have been lost anyway.
     #[inline(never)]
     pub(super) fn pay_for_delay(&mut self, now: Nanos, id: u32, since: Nanos, nr_sectors: u32) {
-        let is_idle = match self.holder {
-            Some(holder) => holder == id || self.slot.is_idle(),
-            None => self.table.waiting() == 0,
-        };
+        let is_idle = self.holder.is_none_or(|holder| holder == id) || self.slot.is_idle();
         if self.is_queueing_flash() || is_idle || !self.rules.delay_is_paid {
             return;
         }
@@ -314,7 +309,6 @@ impl Bfq {
         Device {
             rotational: self.rotational,
             overlaps: self.is_queueing_flash(),
-            rest_is_paid: self.rules.delay_is_paid,
             max_budget: self.limits.max(),
             timeout: if self.rules.charge_follows_timeout {
                 self.tunables.timeout_sync

@@ -160,9 +160,10 @@ impl Bfq {
     /// Takes the device from its holder if the newcomer `id` would be next and has reason to.
     fn preempt(&mut self, now: Nanos, id: u32, continues: bool) {
         let Some(holder) = self.holder else { return };
-        let queue = &self.queues[id as usize];
-        let (node, class) = (queue.node, queue.class);
-        let returns = continues && queue.cut_short;
+        let (node, class) = {
+            let queue = &self.queues[id as usize];
+            (queue.node, queue.class)
+        };
         let rival = self.queues[holder as usize].node;
         let is_exact = self.rules.preempts_where_paths_part;
         let outranks = if is_exact {
@@ -170,7 +171,7 @@ impl Bfq {
         } else {
             self.engine.outranks_by_parent(node, rival)
         };
-        let has_reason = (returns && self.coeff(id) >= self.coeff(holder))
+        let has_reason = (continues && self.coeff(id) >= self.coeff(holder))
             || outranks
             || !self.better_to_idle(holder);
         let is_worse = class == Class::Idle && self.queues[holder as usize].class != Class::Idle;
@@ -252,7 +253,7 @@ impl Bfq {
         self.device_sectors -= u64::from(nr_sectors);
         let group = self.queues[id as usize].group;
         self.accounts[group as usize].book_service(flavour, nr_sectors, took);
-        if self.holder != Some(id) || marks & INJECTED != 0 {
+        if marks & INJECTED != 0 {
             self.pay_for_delay(now, id, sent.max(self.last_completion), nr_sectors);
         }
         self.count_place(flavour, false);

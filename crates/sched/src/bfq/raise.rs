@@ -149,7 +149,7 @@ impl Bfq {
         begins
     }
 
-    /// Lets a queue begin anew, with neither lead nor lag, and each group above it that did not do so
+    /// Forgives a queue its lead over others, and each group above it that was not forgiven
     /// lately: else a guest that has its queues raised by turns would have no share to keep to.
     fn forgive(&mut self, now: Nanos, id: u32) {
         if !self.rules.raise_goes_up {
@@ -227,15 +227,6 @@ impl Bfq {
             }
         } else if self.tunables.low_latency {
             self.raise(now, id, urgency.into());
-            let Queue { node, next, busy, .. } = self.queues[id as usize];
-            if let Some(tag) = next
-                && busy
-                && self.holder != Some(id)
-            {
-                // Who waits with a lead would see the raise only after the next slot.
-                let budget = self.limits.raised().max(self.charge(id, tag));
-                self.engine.set_budget(node, budget);
-            }
         }
     }
 

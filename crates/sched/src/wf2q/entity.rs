@@ -47,7 +47,7 @@ pub(super) struct Entity {
     /// By how much `finish` is put off while the entity is idle: so long its weight goes on
     /// counting although virtual time has caught up with it.
     pub(super) hold: u64,
-    /// Whether it starts at virtual time when it is next queued, whatever its lead or lag.
+    /// Whether the lead over virtual time is forgiven when the entity is next queued.
     pub(super) is_forgiven: bool,
     pub(super) depth: u8,
     pub(super) parent: Node,

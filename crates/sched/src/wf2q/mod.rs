@@ -161,8 +161,7 @@ impl Wf2q {
         self.arena.at_mut(node).new_coeff = coeff;
     }
 
-    /// Forgives the entity its lead over virtual time when it is next queued, and its lag: at a
-    /// larger weight that would be worth more than it was.
+    /// Forgives the entity its lead over virtual time when it is next queued.
     pub(crate) fn forgive(&mut self, node: Node) {
         self.arena.at_mut(node).is_forgiven = true;
     }
@@ -442,7 +441,7 @@ impl Wf2q {
         entity.budget = budget;
         if entity.is_forgiven {
             entity.is_forgiven = false;
-            entity.start = vtime;
+            entity.start = entity.start.min(vtime);
         }
         if let Some(memory) = missed {
             let reach = entity.after(budget.max(memory));
