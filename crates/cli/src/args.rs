@@ -292,7 +292,23 @@ pub(crate) enum Bench {
         repetitions: u32,
     },
     /// Start of an application in a guest while another hammers the disk
-    Demo,
+    Demo {
+        /// Schedulers of the pool, a row each
+        #[arg(long, value_name = "NAMES", value_delimiter = ',',
+              default_value = "noop,deadline,bfq",
+              value_parser = |name: &str| name.parse::<Scheduler>())]
+        scheduler: Vec<Scheduler>,
+        /// Imitate the timing of a device, as in evenkeel serve --model
+        #[arg(long, value_name = "NAME", default_value = "hdd")]
+        model: String,
+        /// Starts on the idle disk, and again as many under load
+        #[arg(long, value_name = "N", default_value_t = 5,
+              value_parser = clap::value_parser!(u32).range(1..=100))]
+        starts: u32,
+        /// Where images and results go [default: target/demo of the checkout]
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+    },
     /// Shares, throughput and starts in a guest, beside its own kernel's schedulers
     Kernel {
         /// Imitate the timing of a device, as in evenkeel serve --model

@@ -24,8 +24,14 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome<()> {
     match &args.what {
         Bench::Startup(what) => suite::startup(what, args.format),
         Bench::Throughput(what) => suite::throughput(what, args.format),
-        Bench::Demo => {
-            let report = demo::run(&demo::Options::default()).map_err(Failure::Work)?;
+        Bench::Demo { scheduler, model, starts, dir } => {
+            let report = demo::run(&demo::Options {
+                schedulers: scheduler.iter().map(ToString::to_string).collect(),
+                model: model.clone(),
+                starts: *starts,
+                dir: dir.clone(),
+            })
+            .map_err(Failure::Work)?;
             show(format, &report, |_| report.table())
         }
         Bench::Downwards { dir, schedulers, seconds, repetitions } => {
