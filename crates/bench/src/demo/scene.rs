@@ -3,13 +3,13 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 
 use super::images::Images;
 use super::launch::{self, LIMIT, PAUSE, Run};
 use super::progress::Progress;
 use super::report::Row;
-use crate::lab::{Daemon, Evenkeel, Guest, Job, Lab};
+use crate::lab::{Daemon, Evenkeel, Guest, Job, Lab, reader};
 
 /// The daemon and its guests. The guests stay up while the daemon changes its scheduler by a
 /// restart: they reconnect, as they would after an update.
@@ -86,7 +86,7 @@ impl Scene {
         }
         let readers = self.start_readers()?;
         progress.step(&format!("{scheduler}: readers at work, waiting until they are settled"));
-        self.warm_up(scheduler == "bfq")?;
+        reader::settle(scheduler == "bfq", || self.daemon.status())?;
         progress.warmed_up();
         let mut loaded = Vec::new();
         for number in 1..=starts {
@@ -136,43 +136,16 @@ impl Scene {
         Ok(readers)
     }
 
-    /// Waits until the readers no longer count as freshly started programs.
-    ///
-    /// BFQ raises whatever begins to read after a silence, readers too, for up to 25 s. Measuring
-    /// in that time would compare the application with programs that also seem to be starting.
-    fn warm_up(&self, raises: bool) -> Result<()> {
-        thread::sleep(SETTLE);
-        let end = Instant::now() + LONGEST_RAISE;
-        while raises && Instant::now() < end {
-            let status = self.daemon.status()?;
-            let disks = status.pointer("/pools/0/disks").and_then(|disks| disks.as_array());
-            let disks = disks.context("no disks in the daemon's status")?;
-            if !disks.iter().any(|disk| disk["raised"] == true) {
-                break;
-            }
-            thread::sleep(Duration::from_millis(500));
-        }
-        Ok(())
-    }
-
     /// Stops the readers; returns the rates of the sequential and of the random ones, summed.
     fn stop_readers(&self, readers: Vec<(Job<'_>, Kind)>) -> Result<Rates> {
         self.a.check("touch /tmp/stop")?;
         self.b.check("touch /tmp/stop")?;
         let mut rates = Rates::default();
         for (job, kind) in readers {
-            let output = job.wait(LIMIT)?;
-            let text = output.text();
-            let figures: Option<(f64, f64)> = text
-                .split_once(' ')
-                .and_then(|(bytes, nanos)| Some((bytes.parse().ok()?, nanos.parse().ok()?)));
-            let (bytes, nanos) = figures.with_context(|| {
-                format!("a reader said {text:?} {}", String::from_utf8_lossy(&output.stderr))
-            })?;
-            // Bytes per nanosecond are gigabytes per second.
+            let mb_s = reader::finish(&job, LIMIT)?;
             match kind {
-                Kind::Sequential => rates.sequential_mb_s += bytes / nanos * 1e3,
-                Kind::Random => rates.random_mb_s += bytes / nanos * 1e3,
+                Kind::Sequential => rates.sequential_mb_s += mb_s,
+                Kind::Random => rates.random_mb_s += mb_s,
             }
         }
         Ok(rates)
@@ -196,8 +169,3 @@ enum Kind {
 pub(super) fn arguments(scheduler: &str, model: &str) -> [String; 2] {
     [format!("--scheduler={scheduler}"), format!("--model={model}")]
 }
-
-/// Enough for every reader to be in full swing.
-const SETTLE: Duration = Duration::from_secs(3);
-/// The longest time for which BFQ raises a queue as interactive.
-const LONGEST_RAISE: Duration = Duration::from_secs(26);

@@ -24,6 +24,7 @@ mod channel;
 mod evenkeel;
 mod guest;
 mod initramfs;
+pub(crate) mod reader;
 
 use std::path::{Path, PathBuf};
 

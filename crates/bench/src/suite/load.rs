@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use evenkeel_sim::d36::GuestLoad;
 
 use crate::client::IoOp;
 use crate::client::load::{Loader, Pattern, Shape, drive};
-use crate::lab::{Guest, Job};
+use crate::lab::{Guest, Job, reader};
 
 /// Most readers, and most writers, of one load: as many areas as the disk has.
 pub(super) const MOST: u64 = 8;
@@ -82,16 +82,7 @@ impl<'a> InGuest<'a> {
         self.guest.check("touch /tmp/stop")?;
         let mut rate = 0.0;
         for job in self.jobs {
-            let output = job.wait(PATIENCE)?;
-            let text = output.text();
-            let figures: Option<(f64, f64)> = text
-                .split_once(' ')
-                .and_then(|(bytes, nanos)| Some((bytes.parse().ok()?, nanos.parse().ok()?)));
-            let (bytes, nanos) = figures.with_context(|| {
-                format!("a reader said {text:?} {}", String::from_utf8_lossy(&output.stderr))
-            })?;
-            // Bytes per nanosecond are gigabytes per second.
-            rate += bytes / nanos * 1e3;
+            rate += reader::finish(&job, PATIENCE)?;
         }
         Ok(rate)
     }

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use evenkeel_sim::d36::GuestLoad;
@@ -11,7 +10,7 @@ use evenkeel_sim::d36::GuestLoad;
 use super::load::{Beside, InGuest};
 use super::{App, Scenario};
 use crate::demo::launch::{self, PAUSE, Run};
-use crate::lab::{Guest, Lab};
+use crate::lab::{Guest, Lab, reader};
 use crate::process::{DiskSpec, PoolSpec, Server};
 use crate::rate::fill_image;
 
@@ -19,10 +18,6 @@ use crate::rate::fill_image;
 const VM: &str = "vm";
 /// Size of each disk that others read beside the guest.
 const BESIDE_BYTES: u64 = 512 << 20;
-/// Enough for every reader to be in full swing.
-const SETTLE: Duration = Duration::from_secs(3);
-/// The longest time for which BFQ raises a queue as interactive.
-const LONGEST_RAISE: Duration = Duration::from_secs(26);
 
 /// What the scene consists of.
 #[derive(Clone, Debug)]
@@ -164,25 +159,9 @@ impl Scene {
         let beside = Beside::start(host_load, &sockets);
         let guest = InGuest::start(&self.guest, guest_load)?;
         if guest_load != GuestLoad::NONE || host_load != GuestLoad::NONE {
-            self.settle()?;
+            reader::settle(true, || self.server.status())?;
         }
         Ok(Loads { guest, beside })
-    }
-
-    /// Waits until the loads no longer count as freshly started programs: BFQ raises whatever
-    /// begins to read after a silence.
-    fn settle(&self) -> Result<()> {
-        thread::sleep(SETTLE);
-        let end = Instant::now() + LONGEST_RAISE;
-        while Instant::now() < end {
-            let status = self.server.status()?;
-            let disks = status["pools"][0]["disks"].as_array().context("no disks in the status")?;
-            if !disks.iter().any(|disk| disk["raised"] == true) {
-                break;
-            }
-            thread::sleep(Duration::from_millis(500));
-        }
-        Ok(())
     }
 
     /// Starts an application once, with cold caches in guest and host.
