@@ -3,9 +3,9 @@
 //! A command is finished when both the backend and the model have finished it, so a pool can only
 //! be slower than what it really lives on.
 
-use evenkeel_engine::{Command, DeviceOp};
+use evenkeel_engine::Command;
 use evenkeel_sched::{Nanos, Tag};
-use evenkeel_sim::{DeviceModel as _, Io, IoOp, Model, ModelError, ModelSpec};
+use evenkeel_sim::{DeviceModel as _, Io, Model, ModelError, ModelSpec};
 
 /// The model of a pool.
 #[derive(Debug)]
@@ -35,15 +35,7 @@ impl Modelled {
 
     /// Hands over a command.
     pub(crate) fn submit(&mut self, now: Nanos, command: &Command) {
-        let op = match command.op {
-            DeviceOp::Read => IoOp::Read,
-            DeviceOp::Write => IoOp::Write,
-            DeviceOp::Discard => IoOp::Discard,
-            DeviceOp::WriteZeroes => IoOp::WriteZeroes,
-            DeviceOp::Flush => IoOp::Flush,
-        };
-        let Command { tag, pos, nr_sectors, durable, .. } = *command;
-        self.model.submit(now, tag, &Io { op, pos, nr_sectors, durable });
+        self.model.submit(now, command.tag, &Io::from(command));
     }
 
     /// Returns when the next command is finished.

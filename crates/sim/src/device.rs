@@ -1,6 +1,7 @@
 //! The contract of a modelled device.
 
-use evenkeel_sched::{Nanos, Tag};
+use evenkeel_engine::{Command, DeviceOp};
+use evenkeel_sched::{Nanos, Op, Tag};
 
 /// What a device is asked to do.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -17,6 +18,33 @@ pub enum IoOp {
     Flush,
 }
 
+impl IoOp {
+    /// Returns the operation by which elevators know it; none for a flush, which has no place on
+    /// the device and which no elevator sees.
+    #[must_use]
+    pub const fn op(self) -> Option<Op> {
+        match self {
+            Self::Read => Some(Op::Read),
+            Self::Write => Some(Op::Write),
+            Self::Discard => Some(Op::Discard),
+            Self::WriteZeroes => Some(Op::WriteZeroes),
+            Self::Flush => None,
+        }
+    }
+}
+
+impl From<DeviceOp> for IoOp {
+    fn from(op: DeviceOp) -> Self {
+        match op {
+            DeviceOp::Read => Self::Read,
+            DeviceOp::Write => Self::Write,
+            DeviceOp::Discard => Self::Discard,
+            DeviceOp::WriteZeroes => Self::WriteZeroes,
+            DeviceOp::Flush => Self::Flush,
+        }
+    }
+}
+
 /// One command as a device sees it: no data, only where and how much.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Io {
@@ -29,6 +57,13 @@ pub struct Io {
     pub nr_sectors: u32,
     /// Whether a write must be on stable media when it completes.
     pub durable: bool,
+}
+
+impl From<&Command> for Io {
+    fn from(command: &Command) -> Self {
+        let Command { op, pos, nr_sectors, durable, .. } = *command;
+        Self { op: op.into(), pos, nr_sectors, durable }
+    }
 }
 
 /// A device in virtual time: says when each command would have finished.

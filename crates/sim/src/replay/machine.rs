@@ -3,14 +3,12 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use evenkeel_engine::{
-    BlockConfig, Command, DeviceOp, DiskId, Engine, EngineConfig, Geometry, Request, Token,
-};
-use evenkeel_sched::{ElevatorConfig, GroupId, Kind, Nanos, Op, Queueing};
+use evenkeel_engine::{BlockConfig, DiskId, Engine, EngineConfig, Geometry, Request, Token};
+use evenkeel_sched::{ElevatorConfig, GroupId, Kind, Nanos, Queueing};
 
 use super::closed::Trigger;
 use super::{Arrival, ReplayOptions, Taken, Workload};
-use crate::{DeviceModel as _, Io, IoOp, Model, ModelError};
+use crate::{DeviceModel as _, Io, Model, ModelError};
 
 /// What a replay brought.
 #[derive(Debug)]
@@ -168,15 +166,9 @@ impl Machine<'_> {
         let Arrival { disk, op, sector, nr_sectors, ioprio, .. } = self.workload.requests[index];
         let disk = self.disks[disk as usize];
         let token = Token(index as u64);
-        let op = match op {
-            IoOp::Flush => {
-                self.engine.flush(now, disk, token);
-                return;
-            }
-            IoOp::Read => Op::Read,
-            IoOp::Write => Op::Write,
-            IoOp::Discard => Op::Discard,
-            IoOp::WriteZeroes => Op::WriteZeroes,
+        let Some(op) = op.op() else {
+            self.engine.flush(now, disk, token);
+            return;
         };
         let request = Request { op, sector, nr_sectors, segments: 1, ioprio, unmap: false };
         self.engine.submit(now, disk, token, &request);
@@ -187,7 +179,7 @@ impl Machine<'_> {
         loop {
             let mut moved = false;
             while let Some(command) = self.engine.dispatch(now) {
-                self.device.submit(now, command.tag, &io(&command));
+                self.device.submit(now, command.tag, &Io::from(&command));
                 moved = true;
             }
             while let Some(retired) = self.engine.retire() {
@@ -205,16 +197,4 @@ impl Machine<'_> {
             }
         }
     }
-}
-
-fn io(command: &Command) -> Io {
-    let op = match command.op {
-        DeviceOp::Read => IoOp::Read,
-        DeviceOp::Write => IoOp::Write,
-        DeviceOp::Discard => IoOp::Discard,
-        DeviceOp::WriteZeroes => IoOp::WriteZeroes,
-        DeviceOp::Flush => IoOp::Flush,
-    };
-    let Command { pos, nr_sectors, durable, .. } = *command;
-    Io { op, pos, nr_sectors, durable }
 }

@@ -45,7 +45,7 @@ pub(crate) struct Rules {
 struct Asked {
     token: Token,
     disk: DiskId,
-    op: DeviceOp,
+    op: IoOp,
     sector: u64,
     nr_sectors: u32,
     at: Nanos,
@@ -226,13 +226,6 @@ impl Audit {
 
     /// Takes note of a request of a guest.
     pub(crate) fn asked(&mut self, now: Nanos, tag: Tag, token: u64, disk: DiskId, io: &Io) {
-        let op = match io.op {
-            IoOp::Read => DeviceOp::Read,
-            IoOp::Write => DeviceOp::Write,
-            IoOp::Discard => DeviceOp::Discard,
-            IoOp::WriteZeroes => DeviceOp::WriteZeroes,
-            IoOp::Flush => DeviceOp::Flush,
-        };
         self.note(now, "ask", tag, [u64::from(disk.0), io.pos, u64::from(io.nr_sectors)]);
         let place = tag.0 as usize;
         if self.asked.len() <= place {
@@ -241,7 +234,7 @@ impl Audit {
         let asked = Asked {
             token: Token(token),
             disk,
-            op,
+            op: io.op,
             sector: io.pos,
             nr_sectors: io.nr_sectors,
             at: now,
@@ -293,7 +286,8 @@ impl Audit {
             let Some(asked) = asked else {
                 return Err(format!("{command:?} has {tag:?}, which nobody asked for"));
             };
-            if (asked.disk, asked.op, asked.sector) != (command.disk, command.op, end) {
+            let wanted = (command.disk, command.op.into(), end);
+            if (asked.disk, asked.op, asked.sector) != wanted {
                 return Err(format!("{command:?} has the part {asked:?} at {end}"));
             }
             if asked.is_sent || asked.verdict.is_some() {
@@ -316,20 +310,21 @@ impl Audit {
         let place = self.sent.iter().position(|sent| sent.command.tag == tag);
         let sent = self.sent.swap_remove(place.expect("the device answers what it was given"));
         let Command { disk, op, durable, sector: _, pos, nr_sectors, .. } = sent.command;
-        let grows = matches!(op, DeviceOp::Write | DeviceOp::WriteZeroes);
+        let op = IoOp::from(op);
+        let grows = matches!(op, IoOp::Write | IoOp::WriteZeroes);
         let verdict = match outcome {
             Ok(()) => Some(Status::Ok),
             // Each part is tried again alone; a write that finds no room is tried again, too.
             Err(_) if sent.parts.len() > 1 => None,
             Err(errno) if grows && errno.is_full() => None,
-            Err(Errno::EOPNOTSUPP) if op != DeviceOp::Flush => Some(Status::Unsupported),
+            Err(Errno::EOPNOTSUPP) if op != IoOp::Flush => Some(Status::Unsupported),
             Err(_) => Some(Status::IoError),
         };
         let is_volatile = grows && outcome.is_ok() && !durable;
         if is_volatile {
             self.volatile.push((number, disk, pos, nr_sectors));
         }
-        if op == DeviceOp::Flush && outcome.is_ok() {
+        if op == IoOp::Flush && outcome.is_ok() {
             let watched = self.watched(disk);
             watched.durable = watched.durable.max(sent.number);
         }
@@ -362,7 +357,7 @@ impl Audit {
             let detail = format!("{retired:?} answers {asked:?}");
             self.broken(now, "an answer goes to who asked", detail);
         }
-        if asked.op == DeviceOp::Flush {
+        if asked.op == IoOp::Flush {
             self.check_flush(now, &asked, status);
         } else {
             self.check_answer(now, &asked, status);

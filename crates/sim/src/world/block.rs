@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use evenkeel_sched::{
-    Elevator, GroupId, GroupReport, Insertion, Nanos, Next, Op, Priority, QueueId, Request,
+    Elevator, GroupId, GroupReport, Insertion, Nanos, Next, Priority, QueueId, Request,
     Scheduler as _, Tag,
 };
 
@@ -101,15 +101,9 @@ impl BlockLayer {
             Tag(u32::try_from(self.bios.len() - 1).expect("fewer than 2^32 requests"))
         };
         self.inside += 1;
-        let op = match bio.op {
-            IoOp::Flush => {
-                self.flushes.push_back(tag);
-                return;
-            }
-            IoOp::Read => Op::Read,
-            IoOp::Write => Op::Write,
-            IoOp::Discard => Op::Discard,
-            IoOp::WriteZeroes => Op::WriteZeroes,
+        let Some(op) = bio.op.op() else {
+            self.flushes.push_back(tag);
+            return;
         };
         let inserted = self.elevator.insert(
             now,

@@ -1,11 +1,11 @@
 //! Evenkeel as the host runs it: the engine, where each disk lies, and perhaps an auditor.
 
 use evenkeel_engine::{Command, DiskId, Engine, Errno, Geometry, Request, Token};
-use evenkeel_sched::{GroupId, Nanos, Op, Tag};
+use evenkeel_sched::{GroupId, Nanos, Tag};
 
 use super::audit::Audit;
 use super::program::File;
-use crate::{Io, IoOp};
+use crate::Io;
 
 /// Evenkeel.
 #[derive(Debug)]
@@ -53,14 +53,7 @@ impl Daemon {
     /// Takes a request whose position counts from the beginning of its disk.
     pub(crate) fn submit(&mut self, now: Nanos, source: u32, token: u64, io: &Io, ioprio: u32) {
         let disk = self.disks[source as usize].0;
-        let op = match io.op {
-            IoOp::Flush => None,
-            IoOp::Read => Some(Op::Read),
-            IoOp::Write => Some(Op::Write),
-            IoOp::Discard => Some(Op::Discard),
-            IoOp::WriteZeroes => Some(Op::WriteZeroes),
-        };
-        let tag = match op {
+        let tag = match io.op.op() {
             None => self.engine.flush(now, disk, Token(token)),
             Some(op) => {
                 let Io { pos: sector, nr_sectors, .. } = *io;

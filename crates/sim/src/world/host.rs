@@ -1,7 +1,7 @@
 //! What the host puts between requests and the device: its kernel's block layer with the threads of
 //! QEMU above it, or Evenkeel's engine.
 
-use evenkeel_engine::{Ask, BlockConfig, DeviceOp, Engine, EngineConfig, Errno, HelpPolicy};
+use evenkeel_engine::{Ask, BlockConfig, Engine, EngineConfig, Errno, HelpPolicy};
 use evenkeel_sched::{Elevator, ElevatorConfig, GroupId, Nanos, Priority, Tag, Urgency, Weight};
 
 use super::block::{Bio, BlockLayer, BlockLimits};
@@ -9,7 +9,7 @@ use super::daemon::Daemon;
 use super::guest::GuestModel;
 use super::program::File;
 use super::threads::{Taker, ThreadPool};
-use crate::{Io, IoOp};
+use crate::Io;
 
 /// Which software of the host decides what the device does next.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -174,15 +174,7 @@ impl Host {
             Self::Threads(host) => host.layer.dispatch(now),
             Self::Evenkeel(host) => {
                 let command = host.dispatch(now)?;
-                let op = match command.op {
-                    DeviceOp::Read => IoOp::Read,
-                    DeviceOp::Write => IoOp::Write,
-                    DeviceOp::Discard => IoOp::Discard,
-                    DeviceOp::WriteZeroes => IoOp::WriteZeroes,
-                    DeviceOp::Flush => IoOp::Flush,
-                };
-                let (pos, nr_sectors) = (command.pos, command.nr_sectors);
-                Some((command.tag, Io { op, pos, nr_sectors, durable: command.durable }))
+                Some((command.tag, Io::from(&command)))
             }
         }
     }

@@ -35,6 +35,7 @@ pub enum App {
 /// What an application loads.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
+    name: &'static str,
     seed: u64,
     libraries: u64,
     library_kib: (u64, u64),
@@ -50,42 +51,44 @@ impl App {
     /// Returns the name of the program.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Bash => "bash",
-            Self::Xterm => "xterm",
-            Self::Konsole => "konsole",
-        }
+        self.shape().name
     }
 
-    const fn shape(self) -> Shape {
-        match self {
-            Self::Bash => Shape {
-                seed: 0xba54,
-                libraries: 3,
-                library_kib: (40, 900),
-                small_files: 8,
-                small_kib: (1, 12),
-                cpu: Nanos::from_millis(60),
-            },
-            Self::Xterm => Shape {
-                seed: 0x7e44,
-                libraries: 22,
-                library_kib: (60, 800),
-                small_files: 24,
-                small_kib: (1, 100),
-                cpu: Nanos::from_millis(400),
-            },
-            Self::Konsole => Shape {
-                seed: 0x4050,
-                libraries: 60,
-                library_kib: (80, 1400),
-                small_files: 90,
-                small_kib: (1, 60),
-                cpu: Nanos::from_millis(2000),
-            },
-        }
+    const fn shape(self) -> &'static Shape {
+        &SHAPES[self as usize]
     }
 }
+
+/// In the order of [`App::ALL`].
+static SHAPES: [Shape; 3] = [
+    Shape {
+        name: "bash",
+        seed: 0xba54,
+        libraries: 3,
+        library_kib: (40, 900),
+        small_files: 8,
+        small_kib: (1, 12),
+        cpu: Nanos::from_millis(60),
+    },
+    Shape {
+        name: "xterm",
+        seed: 0x7e44,
+        libraries: 22,
+        library_kib: (60, 800),
+        small_files: 24,
+        small_kib: (1, 100),
+        cpu: Nanos::from_millis(400),
+    },
+    Shape {
+        name: "konsole",
+        seed: 0x4050,
+        libraries: 60,
+        library_kib: (80, 1400),
+        small_files: 90,
+        small_kib: (1, 60),
+        cpu: Nanos::from_millis(2000),
+    },
+];
 
 /// A read, and the computing after it.
 #[derive(Clone, Copy, Debug)]
