@@ -3,6 +3,7 @@
 mod control;
 mod dispatch;
 mod explain;
+mod split;
 mod switch;
 
 pub use control::Limited;
@@ -20,6 +21,7 @@ use crate::classify;
 use crate::coordination::Helps;
 use crate::disk::{Disk, DiskId, DiskReport, Durations};
 use crate::groups::{Group, Groups};
+use crate::pieces::Pieces;
 use crate::request::{Geometry, Request, SECTOR_BYTES, Status};
 use crate::slots::{
     Carried, DeviceOp, Errno, Links, Parts, Place, Precedence, Retired, Slot, Slots, Token,
@@ -71,6 +73,7 @@ pub struct Engine {
     shown: usize,
     scratch: Vec<Tag>,
     blocks: Blocks,
+    pieces: Pieces,
     depth: u32,
     in_flight: u32,
     stalled: u32,
@@ -104,6 +107,7 @@ impl Engine {
             shown: 0,
             scratch: Vec::new(),
             blocks: Blocks::new(&config.blocks, config.depth),
+            pieces: Pieces::default(),
             depth: config.depth.max(1),
             in_flight: 0,
             stalled: 0,
@@ -219,25 +223,16 @@ impl Engine {
             self.note_preferred(now, vm);
         }
         let tag = self.slots.take(Slot {
-            token,
-            arrived: now,
-            dispatched: now,
-            completed: now,
             sector: request.sector,
             whole_sector: request.sector,
             whole_sectors: request.nr_sectors,
             nr_sectors: request.nr_sectors,
-            disk: disk_id,
-            op: request.op.into(),
-            place: Place::Scheduled,
+            piece_sectors: self.pieces.first(request),
             unmap: request.unmap,
-            status: Status::Ok,
-            next: None,
-            parts: 1,
-            order: 0,
             segments: request.segments,
             priority,
             sync,
+            ..Slot::new(now, token, disk_id, request.op.into())
         });
         self.blame.wait(now, vm, 1);
         if self.is_controlled {
@@ -253,27 +248,7 @@ impl Engine {
     /// flushes keeps at most one there. Between two flushes the scheduler has its turn, so that
     /// endless flushes do not take all of a device of little depth.
     pub fn flush(&mut self, now: Nanos, disk_id: DiskId, token: Token) -> Tag {
-        let tag = self.slots.take(Slot {
-            token,
-            arrived: now,
-            dispatched: now,
-            completed: now,
-            sector: 0,
-            whole_sector: 0,
-            whole_sectors: 0,
-            nr_sectors: 0,
-            disk: disk_id,
-            op: DeviceOp::Flush,
-            place: Place::Flush,
-            unmap: false,
-            status: Status::Ok,
-            next: None,
-            parts: 1,
-            order: 0,
-            segments: 0,
-            priority: Priority::default(),
-            sync: true,
-        });
+        let tag = self.slots.take(Slot::new(now, token, disk_id, DeviceOp::Flush));
         let disk = self.disk_mut(disk_id);
         disk.outstanding += 1;
         disk.habit.on_flush();
@@ -322,7 +297,9 @@ impl Engine {
     ///
     /// Panics if the command is not at the device: the caller has lost count.
     pub fn complete(&mut self, now: Nanos, tag: Tag, outcome: Result<(), Errno>) {
+        self.slots.get_mut(tag).is_sent = false;
         let slot = *self.slots.get(tag);
+        self.measure_piece(now, &slot);
         self.in_flight -= 1;
         let disk = self.disk_mut(slot.disk);
         disk.in_flight -= 1;
@@ -496,12 +473,12 @@ impl Engine {
 
     /// Returns the queue of a request whose first sector on the pool's address space is `pos`.
     fn queue(&mut self, now: Nanos, vm: GroupId, slot: &Slot, pos: u64) -> QueueId {
-        let Slot { priority, sync, nr_sectors, .. } = *slot;
+        let Slot { priority, sync, piece_sectors, .. } = *slot;
         let group = self.groups.get_mut(vm);
         let known_as = group.known_as;
         let has_streams = self.tells_streams_apart && self.scheduler.profits_from_streams();
         let stream = if has_streams && slot.op == DeviceOp::Read {
-            group.queues.stream(now, priority, pos, nr_sectors)
+            group.queues.stream(now, priority, pos, piece_sectors)
         } else {
             StreamId::default()
         };
@@ -521,10 +498,11 @@ impl Engine {
         let slot = *self.slots.get(tag);
         let op = slot.op.scheduled();
         let disk = self.disk(slot.disk);
-        let (vm, pos) = (disk.vm, disk.base + slot.sector);
+        let (vm, pos) = (disk.vm, disk.base + slot.sector + u64::from(slot.done_sectors));
         let queue = self.queue(now, vm, &slot, pos);
-        let Slot { segments, sync, .. } = slot;
-        let nr_sectors = slot.cost_sectors();
+        // The memory of a piece is no whole request's: it is merged with nobody.
+        let segments = if slot.is_split() { u16::MAX } else { slot.segments };
+        let (nr_sectors, sync) = (slot.piece_cost_sectors(), slot.sync);
         let request = evenkeel_sched::Request { tag, queue, op, pos, nr_sectors, segments, sync };
         self.scheduler.insert(now, request);
     }
@@ -552,6 +530,10 @@ impl Engine {
     }
 
     fn complete_whole(&mut self, now: Nanos, tag: Tag) {
+        if self.slots.get(tag).is_split() {
+            self.take_apart(now, tag);
+            return self.complete_piece(now, tag);
+        }
         self.release(now, tag);
         self.take_apart(now, tag);
         let parts = core::mem::take(&mut self.scratch);
@@ -580,6 +562,7 @@ impl Engine {
         let slot = *self.slots.get(tag);
         let grows = matches!(slot.op, DeviceOp::Write | DeviceOp::WriteZeroes);
         let status = match outcome {
+            Ok(()) if slot.is_split() => return self.complete_piece(now, tag),
             Ok(()) => Status::Ok,
             Err(errno) if errno.is_full() && grows => {
                 // The claim stays: nobody overtakes a write that waits for room.

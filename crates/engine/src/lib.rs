@@ -25,6 +25,7 @@ mod disk;
 mod groups;
 mod help;
 mod histogram;
+mod pieces;
 mod slots;
 mod streams;
 

@@ -104,6 +104,9 @@ pub struct Command {
     pub pos: u64,
     /// Length in sectors; 0 for a flush.
     pub nr_sectors: u32,
+    /// Sectors of the request's data that come before those of the command: 0 unless the request
+    /// is too long for one command and goes piece by piece.
+    pub skip_sectors: u32,
     /// Whether the data must be on stable media when it completes.
     pub durable: bool,
     /// Write-zeroes only: the sectors may be deallocated.
@@ -125,8 +128,8 @@ pub struct Retired {
     pub status: Status,
     /// When it came.
     pub arrived: Nanos,
-    /// When it went to the device for the last time, alone or as a part of another; if that never
-    /// happened, when it came.
+    /// When it went to the device for the last time, alone or as a part of another; of a request in
+    /// pieces, when the first did. If that never happened, when it came.
     pub dispatched: Nanos,
     /// When the device had finished it.
     pub completed: Nanos,
@@ -163,9 +166,18 @@ pub(crate) struct Slot {
     pub whole_sector: u64,
     pub whole_sectors: u32,
     pub nr_sectors: u32,
+    /// Of a request in pieces: how much of it is done, and how long the piece is that waits or is
+    /// at the device. Else nothing, and all of it.
+    pub done_sectors: u32,
+    pub piece_sectors: u32,
+    /// Of a piece at the device: when it was sent, and what the device had moved until then.
+    pub piece_sent: Nanos,
+    pub moved_before: u64,
     pub disk: DiskId,
     pub op: DeviceOp,
     pub place: Place,
+    /// Whether a command that it leads is at the device.
+    pub is_sent: bool,
     pub unmap: bool,
     pub status: Status,
     /// Next part of a coalesced flush or of a carried command, or next free tag.
@@ -189,12 +201,52 @@ pub(crate) struct Carried {
 }
 
 impl Slot {
+    /// Makes a request without sectors, for which somebody waits.
+    pub(crate) fn new(now: Nanos, token: Token, disk: DiskId, op: DeviceOp) -> Self {
+        Self {
+            token,
+            arrived: now,
+            dispatched: now,
+            completed: now,
+            sector: 0,
+            whole_sector: 0,
+            whole_sectors: 0,
+            nr_sectors: 0,
+            done_sectors: 0,
+            piece_sectors: 0,
+            piece_sent: now,
+            moved_before: 0,
+            disk,
+            op,
+            place: if op == DeviceOp::Flush { Place::Flush } else { Place::Scheduled },
+            is_sent: false,
+            unmap: false,
+            status: Status::Ok,
+            next: None,
+            parts: 1,
+            order: 0,
+            segments: 0,
+            priority: Priority::default(),
+            sync: true,
+        }
+    }
+
     /// Returns what the request costs, in sectors.
     pub(crate) fn cost_sectors(&self) -> u32 {
         match self.op {
             DeviceOp::Discard | DeviceOp::WriteZeroes => self.nr_sectors.min(RANGE_COST_SECTORS),
             DeviceOp::Read | DeviceOp::Write | DeviceOp::Flush => self.nr_sectors,
         }
+    }
+
+    /// Returns what the piece that goes next costs, in sectors; of most requests that is all.
+    pub(crate) fn piece_cost_sectors(&self) -> u32 {
+        self.cost_sectors().min(self.piece_sectors)
+    }
+
+    /// Returns whether the request is too long for one command.
+    pub(crate) const fn is_split(&self) -> bool {
+        self.piece_sectors != self.nr_sectors
     }
 }
 

@@ -9,13 +9,16 @@ use evenkeel_sched::{GroupId, Kind, Nanos, Op, Weight};
 /// More than are told apart.
 const VMS: u64 = 50;
 
-/// Sends a round of requests through: overlapping writes and flushes wait for one another.
+/// Sends a round of requests through: overlapping writes and flushes wait for one
+/// another, and long requests go in pieces.
 fn round(engine: &mut Engine, disks: &[DiskId], now: &mut Nanos) {
     for (disk, vm) in disks.iter().zip(0..) {
         for token in 0..4 {
             let op = if token < 2 { Op::Read } else { Op::Write };
             engine.submit(*now, *disk, Token(token), &request(op, vm * 64 + token * 4, 8));
         }
+        // In pieces, and behind the others.
+        engine.submit(*now, *disk, Token(6), &request(Op::Write, vm * 64, 5000));
         engine.flush(*now, *disk, Token(4));
         engine.flush(*now, *disk, Token(5));
         *now += Nanos::from_micros(7);

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 
 use common::{engine_with_blocks, geometry, request};
 use evenkeel_engine::{
-    BlockConfig, BlockSize, Command, DeviceOp, DiskId, Engine, Errno, Request, Responses, Token,
+    BlockConfig, BlockSize, Command, DeviceOp, DiskId, Engine, Errno, Request, Responses, Status,
+    Token,
 };
 use evenkeel_sched::{CfqTunables, ElevatorConfig, GroupId, Kind, Nanos, Op, Tag, Weight};
 use proptest::prelude::*;
@@ -28,6 +29,9 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (0..3_usize, 0..8_u8, 0..200_u64, 1..24_u32, ioprio).prop_map(
             |(disk, op, sector, nr_sectors, ioprio)| Step::Submit { disk, op, sector, nr_sectors, ioprio }
+        ),
+        1 => (0..3_usize, 0..6_u8, 0..3000_u64, 2049..9000_u32).prop_map(
+            |(disk, op, sector, nr_sectors)| Step::Submit { disk, op, sector, nr_sectors, ioprio: 0 }
         ),
         1 => (0..3_usize).prop_map(|disk| Step::Flush { disk }),
         5 => (0..64_usize, 0..12_u8).prop_map(|(which, outcome)| Step::Complete { which, outcome }),
@@ -81,6 +85,23 @@ struct Asked {
     nr_sectors: u32,
     /// Commands dispatched before it came.
     after: u64,
+    /// How many of its sectors the device has done.
+    done: u32,
+    /// Whether the device has refused it, or a piece of it, for good.
+    refused: bool,
+}
+
+impl Asked {
+    /// Whether it must not be at the device together with another, or between pieces of it.
+    fn conflicts(&self, other: &Self) -> bool {
+        let reads = |asked: &Self| asked.op == DeviceOp::Read;
+        let ends = |asked: &Self| asked.sector + u64::from(asked.nr_sectors);
+        self.disk == other.disk
+            && ![self.op, other.op].contains(&DeviceOp::Flush)
+            && !(reads(self) && reads(other))
+            && self.sector < ends(other)
+            && other.sector < ends(self)
+    }
 }
 
 /// A command at the device.
@@ -219,7 +240,8 @@ impl World {
     fn ask(&mut self, disk: usize, op: DeviceOp, sector: u64, nr_sectors: u32) -> Token {
         let token = self.next_token;
         self.next_token += 1;
-        let asked = Asked { disk, op, sector, nr_sectors, after: self.sent };
+        let after = self.sent;
+        let asked = Asked { disk, op, sector, nr_sectors, after, done: 0, refused: false };
         self.unanswered.insert(token, asked);
         Token(token)
     }
@@ -286,6 +308,15 @@ impl World {
             self.flushed[disk] = number.max(self.flushed[disk]);
             self.flushes[disk] = [self.flushes[disk][1], 0];
         }
+        let retries = outcome == Err(Errno::ENOSPC) && command.op == DeviceOp::Write;
+        for &tag in &parts {
+            let asked = self.tags.get_mut(&tag).expect("it is at the device");
+            let piece = if parts.len() == 1 { command.nr_sectors } else { asked.nr_sectors };
+            match outcome {
+                Ok(()) => asked.done += piece,
+                Err(_) => asked.refused |= parts.len() == 1 && !retries,
+            }
+        }
         self.engine.complete(self.now, command.tag, outcome);
     }
 
@@ -301,6 +332,14 @@ impl World {
                 assert!(apart, "{command:?} meets {other:?}");
             }
             let parts = self.check_parts(&command);
+            for (other, asked) in &self.tags {
+                let is_between = (1..asked.nr_sectors).contains(&asked.done) && !asked.refused;
+                let meets = |tag| asked.conflicts(&self.tags[tag]);
+                assert!(
+                    !is_between || parts.contains(other) || !parts.iter().any(meets),
+                    "{command:?} comes between pieces of {asked:?}"
+                );
+            }
             self.sent += 1;
             let flush = command.op == DeviceOp::Flush;
             let disk = self.tags[&command.tag].disk;
@@ -312,7 +351,12 @@ impl World {
             let asked = self.unanswered.remove(&answer.token.0);
             let asked = asked.expect("answered twice, or never asked");
             assert_eq!(self.disks[asked.disk], answer.disk);
-            self.tags.remove(&answer.tag);
+            let served = self.tags.remove(&answer.tag).expect("it was asked for");
+            if asked.op != DeviceOp::Flush {
+                let is_whole = served.done == asked.nr_sectors;
+                assert!(is_whole != served.refused, "{served:?} was answered");
+                assert_eq!(answer.status == Status::Ok, is_whole, "{served:?}");
+            }
             let is_flushed = self.flushed[asked.disk] > asked.after;
             assert!(asked.op != DeviceOp::Flush || is_flushed, "answered before it was flushed");
         }
@@ -329,8 +373,15 @@ impl World {
         for tag in &parts {
             let asked = self.tags[tag];
             assert_eq!((self.disks[asked.disk], asked.op), (command.disk, command.op));
-            assert_eq!(asked.sector, sector, "{command:?} has a gap");
-            sector += u64::from(asked.nr_sectors);
+            let skip = u64::from(command.skip_sectors);
+            assert_eq!(asked.sector + skip, sector, "{command:?} has a gap");
+            assert_eq!(asked.done, command.skip_sectors, "{command:?} is not the next piece");
+            assert!(asked.nr_sectors <= 2048 || parts.len() == 1, "pieces are merged with nobody");
+            let left = asked.nr_sectors - asked.done;
+            let is_split = asked.nr_sectors > 2048 && asked.op != DeviceOp::Discard;
+            let length = if is_split { left.min(command.nr_sectors) } else { left };
+            assert!(!is_split || length <= 2048, "{command:?} is too long");
+            sector += u64::from(length);
         }
         assert_eq!(sector - command.sector, u64::from(command.nr_sectors));
         parts

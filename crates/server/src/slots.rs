@@ -153,6 +153,29 @@ impl Transfer {
         self.piece = [NOTHING];
     }
 
+    fn memory_bytes(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.iov_len as u64).sum()
+    }
+
+    /// Leaves of the memory of a request what comes behind `skip` bytes, as long as the command is.
+    fn cut(&mut self, skip: u64) {
+        let skip = usize::try_from(skip).expect("addresses have 64 bits");
+        self.consume(skip);
+        self.segments.drain(..std::mem::take(&mut self.first));
+        let mut left = self.bytes;
+        let mut kept = 0;
+        for segment in &mut self.segments {
+            if left == 0 {
+                break;
+            }
+            let length = usize::try_from(left).unwrap_or(usize::MAX).min(segment.iov_len);
+            segment.iov_len = length;
+            left -= length as u64;
+            kept += 1;
+        }
+        self.segments.truncate(kept);
+    }
+
     fn is_aligned(&self, alignment: Alignment) -> bool {
         let (memory, length) = (alignment.memory as usize - 1, alignment.length as usize - 1);
         self.segments
@@ -396,7 +419,10 @@ impl Slots {
             for part in parts {
                 transfer.segments.extend_from_slice(&self.at(part).segments);
             }
-            let bytes: u64 = transfer.segments.iter().map(|segment| segment.iov_len as u64).sum();
+            if transfer.memory_bytes() != transfer.bytes {
+                transfer.cut(u64::from(command.skip_sectors) * SECTOR_BYTES);
+            }
+            let bytes = transfer.memory_bytes();
             assert_eq!(bytes, transfer.bytes, "the parts' memory is as long as the command");
             if !transfer.is_aligned(alignment) {
                 transfer.bounce = Some(self.spare.pop().unwrap_or_else(Bounce::new));

@@ -117,11 +117,14 @@ impl Engine {
         self.enter(now, tag);
     }
 
-    fn enter(&mut self, now: Nanos, tag: Tag) {
+    /// Gives a request, or the next piece of one, to the scheduler.
+    pub(super) fn enter(&mut self, now: Nanos, tag: Tag) {
         self.slots.get_mut(tag).place = Place::Scheduled;
         if self.floors.is_any() {
-            let node = self.disk(self.slots.get(tag).disk).node;
-            self.floors.enter(now, node, &self.demand(tag));
+            let slot = self.slots.get(tag);
+            let node = self.disk(slot.disk).node;
+            let nr_sectors = slot.piece_cost_sectors();
+            self.floors.enter(now, node, &Demand { nr_sectors, ..self.demand(tag) });
         }
         self.schedule(now, tag);
     }

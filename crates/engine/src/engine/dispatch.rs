@@ -115,13 +115,16 @@ impl Engine {
         let mut part = Some(first);
         while let Some(tag) = part {
             parts += 1;
-            nr_sectors += self.slots.get(tag).nr_sectors;
+            nr_sectors += self.slots.get(tag).piece_sectors;
             part = self.scheduler.next_part(tag);
         }
         let slot = self.slots.get_mut(tag);
-        slot.whole_sector = sector;
+        slot.whole_sector = sector + u64::from(slot.done_sectors);
         slot.whole_sectors = nr_sectors;
         slot.parts = parts;
+        if slot.is_split() {
+            return self.claim_for_pieces(tag);
+        }
         let (disk, changes) = (slot.disk, slot.op != DeviceOp::Read);
         #[cfg(feature = "planted")]
         if self.planted == Some(evenkeel_sched::Planted::LetsOverlap) {
@@ -140,7 +143,7 @@ impl Engine {
             slot.place = Place::Alone;
             slot.parts = 1;
             slot.whole_sector = slot.sector;
-            slot.whole_sectors = slot.nr_sectors;
+            slot.whole_sectors = slot.piece_sectors;
             let (id, sector, nr_sectors) = (slot.disk, slot.sector, slot.nr_sectors);
             let changes = slot.op != DeviceOp::Read;
             let disk = self.disk_mut(id);
@@ -164,7 +167,13 @@ impl Engine {
         self.in_flight += 1;
         self.blocks.sent();
         let slot = self.slots.get_mut(tag);
-        slot.dispatched = now;
+        if slot.done_sectors == 0 {
+            slot.dispatched = now;
+        }
+        slot.is_sent = true;
+        if slot.is_split() {
+            (slot.moved_before, slot.piece_sent) = (self.pieces.moved(), now);
+        }
         let slot = *slot;
         self.flushed_last |= slot.op == DeviceOp::Flush;
         let precedence = self.precedence(now, tag, &slot);
@@ -179,6 +188,7 @@ impl Engine {
             sector: slot.whole_sector,
             pos: disk.base + slot.whole_sector,
             nr_sectors: slot.whole_sectors,
+            skip_sectors: slot.done_sectors,
             durable: disk.write_through
                 && matches!(slot.op, DeviceOp::Write | DeviceOp::WriteZeroes),
             unmap: slot.unmap,

@@ -43,7 +43,9 @@ impl Engine {
     fn carry_commands(&mut self, old: &Elevator) {
         for disk in self.disks.iter().flatten() {
             for whole in disk.claims.at_device() {
-                if self.slots.get(whole).place != Place::Scheduled {
+                let slot = self.slots.get(whole);
+                // A request in pieces keeps its claim while the next one waits.
+                if slot.place != Place::Scheduled || !slot.is_sent {
                     continue;
                 }
                 let first = old.first_part(whole);

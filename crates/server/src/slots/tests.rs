@@ -21,6 +21,7 @@ fn command(op: DeviceOp, sector: u64, nr_sectors: u32) -> Command {
         sector,
         pos: sector,
         nr_sectors,
+        skip_sectors: 0,
         durable: false,
         unmap: false,
         precedence: Precedence::Ordinary,
@@ -59,6 +60,23 @@ fn a_short_transfer_goes_on_where_it_ended() {
     assert_eq!(read.advance(-libc::EINTR), Progress::Again);
     assert_eq!(shape(&read.step()), (5120, vec![(0x4200, 512)]));
     assert_eq!(read.advance(512), Progress::Done(Ok(())));
+}
+
+#[test]
+fn a_piece_uses_its_part_of_the_memory_of_its_request() {
+    let segments = [segment(0x1000, 1024), segment(0x4000, 512), segment(0x8000, 2560)];
+    let pieces = [
+        (0, 2, vec![(0x1000, 1024)]),
+        (0, 1, vec![(0x1000, 512)]),
+        (1, 4, vec![(0x1200, 512), (0x4000, 512), (0x8000, 1024)]),
+        (2, 1, vec![(0x4000, 512)]),
+        (5, 3, vec![(0x8400, 1536)]),
+    ];
+    for (skip, nr_sectors, expected) in pieces {
+        let mut read = transfer(&command(DeviceOp::Read, 8 + skip, nr_sectors), &segments);
+        read.cut(skip * SECTOR_BYTES);
+        assert_eq!(shape(&read.step()), ((8 + skip) * SECTOR_BYTES, expected));
+    }
 }
 
 #[test]

@@ -51,6 +51,8 @@ struct Asked {
     at: Nanos,
     /// Whether it is at the device, alone or as a part.
     is_sent: bool,
+    /// How much of a request that goes piece by piece is done.
+    done_sectors: u32,
     /// What the device has said of it at last, and when.
     verdict: Option<(Status, u64)>,
     /// Whether it was written and may still be lost.
@@ -239,6 +241,7 @@ impl Audit {
             nr_sectors: io.nr_sectors,
             at: now,
             is_sent: false,
+            done_sectors: 0,
             verdict: None,
             is_volatile: false,
             needs: self.watched(disk).answered,
@@ -286,14 +289,20 @@ impl Audit {
             let Some(asked) = asked else {
                 return Err(format!("{command:?} has {tag:?}, which nobody asked for"));
             };
+            let begin = asked.sector + u64::from(command.skip_sectors);
             let wanted = (command.disk, command.op.into(), end);
-            if (asked.disk, asked.op, asked.sector) != wanted {
+            if (asked.disk, asked.op, begin) != wanted {
                 return Err(format!("{command:?} has the part {asked:?} at {end}"));
+            }
+            if asked.done_sectors != command.skip_sectors {
+                return Err(format!("{command:?} is not the next piece of {asked:?}"));
             }
             if asked.is_sent || asked.verdict.is_some() {
                 return Err(format!("{command:?} does {asked:?} again"));
             }
-            end += u64::from(asked.nr_sectors);
+            let is_piece = parts.len() == 1 && command.nr_sectors <= PIECE_SECTORS_MAX;
+            let left = asked.nr_sectors - asked.done_sectors;
+            end += u64::from(if is_piece { left.min(command.nr_sectors) } else { left });
         }
         if end - command.sector != u64::from(command.nr_sectors) || parts.is_empty() {
             return Err(format!("{command:?} is not as long as its {} parts", parts.len()));
@@ -331,6 +340,12 @@ impl Audit {
         for part in &sent.parts {
             if let Some(Some(asked)) = self.asked.get_mut(part.0 as usize) {
                 asked.is_sent = false;
+                if outcome.is_ok() && sent.parts.len() == 1 && nr_sectors < asked.nr_sectors {
+                    asked.done_sectors += nr_sectors;
+                    if asked.done_sectors < asked.nr_sectors {
+                        continue;
+                    }
+                }
                 asked.verdict = verdict.map(|status| (status, number));
                 asked.is_volatile = is_volatile;
             }
@@ -466,6 +481,9 @@ impl Audit {
         }
     }
 }
+
+/// The longest piece of a request that does not go at once.
+const PIECE_SECTORS_MAX: u32 = 2048;
 
 fn conflict(one: &Command, other: &Command) -> bool {
     let is_flush = |command: &Command| command.op == DeviceOp::Flush;
