@@ -73,6 +73,15 @@ pub struct BlockFigures {
     pub commands: u64,
 }
 
+/// Returns whether commands that gather on their way to a device that takes them one by one go now:
+/// once there are half as many as are on their way or at the device. A device with little to do
+/// gets the first one at once, a busy one larger and larger blocks; so n commands for an idle
+/// device go in about log2 n blocks.
+#[must_use]
+pub const fn is_block_due(gathered: usize, in_flight: u32) -> bool {
+    gathered * 2 >= in_flight as usize
+}
+
 /// The gate between scheduler and device.
 ///
 /// The caller asks [`admits`](Self::admits) before each command, says [`sent`](Self::sent) after
@@ -269,6 +278,24 @@ mod tests {
 
     fn gate(size: BlockSize, responses: Responses, max: u32) -> Blocks {
         Blocks::new(&BlockConfig { size, responses, one_at_a_time: false }, max)
+    }
+
+    #[test]
+    fn an_idle_device_gets_the_first_command_at_once_and_then_blocks_that_double() {
+        let (mut gathered, mut blocks) = (0, Vec::new());
+        for in_flight in 1..=1000 {
+            gathered += 1;
+            if is_block_due(gathered, in_flight) {
+                blocks.push(std::mem::take(&mut gathered));
+            }
+        }
+        assert_eq!(blocks, [1, 1, 2, 4, 8, 16, 32, 64, 128, 256]);
+    }
+
+    #[test]
+    fn a_busy_device_gets_no_command_alone() {
+        assert!(!is_block_due(1, 65) && !is_block_due(32, 65));
+        assert!(is_block_due(33, 65));
     }
 
     #[test]

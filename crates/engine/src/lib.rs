@@ -30,7 +30,9 @@ mod slots;
 mod streams;
 
 pub use blame::{Cause, Explanation};
-pub use blocks::{BlockConfig, BlockFigures, BlockSize, Blocks, REMAINDER_WAIT, Responses};
+pub use blocks::{
+    BlockConfig, BlockFigures, BlockSize, Blocks, REMAINDER_WAIT, Responses, is_block_due,
+};
 pub use claims::Claims;
 pub use disk::{DiskId, DiskReport, Durations};
 pub use engine::{Engine, EngineConfig, Limited};

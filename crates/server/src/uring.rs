@@ -216,18 +216,9 @@ impl Ring {
         }
     }
 
-    /// Submits what is queued once it is half of the `in_flight` commands that the engine has sent:
-    /// a device with little to do gets the first one at once, a busy one larger and larger blocks.
-    ///
-    /// # Errors
-    ///
-    /// * What the system says.
-    pub(crate) fn submit_block(&mut self, in_flight: u32) -> io::Result<()> {
-        let queued = self.uring.submission().len();
-        if queued * 2 < in_flight as usize {
-            return Ok(());
-        }
-        self.enter(Wait::No)
+    /// Returns how many entries wait to be submitted.
+    pub(crate) fn queued(&mut self) -> usize {
+        self.uring.submission().len()
     }
 
     /// Returns how often the kernel was entered.

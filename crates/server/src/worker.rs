@@ -15,7 +15,7 @@ use std::sync::mpsc::SyncSender;
 
 use evenkeel_engine::{
     Cause, Command as Order, DiskId, Engine, EngineConfig, HelpPolicy, Parsed, Request, Status,
-    Token, parse, parse_range,
+    Token, is_block_due, parse, parse_range,
 };
 use evenkeel_sched::{GroupId, Nanos, Tag, Weight};
 use libc::iovec;
@@ -352,7 +352,10 @@ impl Worker {
             return Ok(());
         }
         self.slots.send(&mut self.ring, order.tag)?;
-        self.ring.submit_block(self.engine.in_flight())
+        if is_block_due(self.ring.queued(), self.engine.in_flight()) {
+            self.ring.enter(Wait::No)?;
+        }
+        Ok(())
     }
 
     fn reap_model(&mut self, now: Nanos) {
