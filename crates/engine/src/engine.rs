@@ -476,7 +476,10 @@ impl Engine {
         let Slot { priority, sync, piece_sectors, .. } = *slot;
         let group = self.groups.get_mut(vm);
         let known_as = group.known_as;
-        let has_streams = self.tells_streams_apart && self.scheduler.profits_from_streams();
+        // What the guest itself has marked belongs together: it is what somebody waits for.
+        let has_streams = self.tells_streams_apart
+            && self.scheduler.profits_from_streams()
+            && !classify::is_preferred(priority);
         let stream = if has_streams && slot.op == DeviceOp::Read {
             group.queues.stream(now, priority, pos, piece_sectors)
         } else {

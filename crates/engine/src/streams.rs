@@ -3,15 +3,25 @@
 //! All processes of a guest write the same default priority into their requests, so a file read
 //! from end to end, a program that loads its files and a database that reads at random would share
 //! one queue: each would wait for all others, and the head would travel between them with every
-//! request. The guest's kernel tells them apart by process; we see only where they read. So three
-//! reads in a row near one another make a *stream*, which is given a queue of its own for as long
-//! as its next reads stay near. Everything else stays together in one queue: nothing is known of it.
+//! request. The guest's kernel tells them apart by process; we see only where they read. So reads
+//! that are nearer to one another than chance explains make a *stream*, which is given a queue of
+//! its own for as long as its next reads stay near. Everything else stays together in one queue:
+//! nothing is known of it.
 //!
-//! Deliberately absent: strides, and streams that read backwards; writes, which a guest's page cache has mixed before we see them.
+//! What chance explains is measured: it is the usual distance of a read from the nearest place of
+//! which it is not the continuation. A read within 1 MiB is remarkable beside a reader that
+//! wanders through a terabyte, and means nothing beside one that wanders through 64 MiB. Each read
+//! of a track is a test: its *evidence* is log2(1 / p), in bits, where p is how likely a random
+//! read would by now have come as near. The sum, less a fixed cost per read, says whether the track
+//! is a stream.
+//!
+//! Deliberately absent: strides, and streams that read backwards; writes, which a guest's page
+//! cache has mixed before we see them.
 //!
 //! Source: the idea that neighbourhood stands for the process is that of sequential-stream
 //! detection in disk prefetching (B. S. Gill and L. A. D. Bathen, "AMP: Adaptive Multi-stream
-//! Prefetching in a Shared Cache", FAST 2007).
+//! Prefetching in a Shared Cache", FAST 2007); the sum is a sequential probability ratio test
+//! (A. Wald, "Sequential Tests of Statistical Hypotheses", 1945).
 
 use evenkeel_sched::Nanos;
 
@@ -20,16 +30,36 @@ pub(crate) const STREAMS: usize = 8;
 /// Places where a stream may begin that are remembered.
 const CANDIDATES: usize = 8;
 /// How far from the end of the last read the next one may begin, in sectors: 4 MiB. Covers deep
-/// read-ahead that arrives out of order, and the small files of a program; two random reads in 4
-/// GiB are as near as this once in 500 times.
+/// read-ahead that arrives out of order, and the small files of a program.
 const NEAR_SECTORS: u64 = 8192;
-/// Reads in a row near one another that make a stream. A random reader of a small file would
-/// become one by chance if two were enough.
-const READS: u8 = 3;
-/// Reads that prove that a stream is one. Two random reads after another one may be near by chance.
+/// Reads nearer than this, in sectors, are equally near: 32 KiB.
+const TOUCHING_SECTORS: u64 = 64;
+/// Reads that prove that a stream lasts.
 const PROOF: u8 = 8;
-/// A stream that has proved to be one and has not read for so long may give its place to another.
+/// A stream that has not read for so long is over, unless a read continues it closely; it may give
+/// its place to another.
 const ABANDONED: Nanos = Nanos::from_secs(1);
+
+/// Evidence and distances on a logarithmic scale: sixteenths of a bit.
+const BIT: i32 = 16;
+/// Least evidence of a read that joins a track.
+const JOIN: i32 = 2 * BIT;
+/// The same if the track has been silent for [`ABANDONED`].
+const JOIN_AGAIN: i32 = 8 * BIT;
+/// What each read costs: reads that join by chance bring 3.4 bits on average (2, and 1.4 because
+/// the rest is distributed exponentially), so their sum falls.
+const COST: i32 = 4 * BIT + BIT / 2;
+/// A track with so much evidence is a stream: three reads that touch one another. Among reads at
+/// random one in 30 000 gets there.
+const BEGIN: i32 = 18 * BIT;
+/// More than this is not counted, so that what has ended is forgotten.
+const MOST: i32 = 24 * BIT;
+/// Most evidence of one read: chance alone must not make a stream of two.
+const MOST_AT_ONCE: i32 = 15 * BIT;
+/// log2 of half the sectors that reads are spread over as long as nothing is known: of 2 GiB.
+const FIRST_SPREAD: i32 = 21 * BIT;
+/// How many reads the spread is averaged over.
+const MEMORY: i32 = 16;
 
 /// Names a stream of a VM; none is the rest.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -40,8 +70,10 @@ pub(crate) struct StreamId(pub(crate) Option<u8>);
 pub(crate) struct Streams {
     streams: [Track; STREAMS],
     candidates: [Track; CANDIDATES],
-    /// The candidate that is overwritten next.
-    oldest: u8,
+    /// Reads so far that did not clearly continue another.
+    loose: u64,
+    /// log2 of half the sectors that reads are spread over, times [`MEMORY`].
+    spread: i32,
 }
 
 /// A place that has been read, and where it may go on.
@@ -51,6 +83,10 @@ struct Track {
     end: u64,
     /// When it was.
     last: Nanos,
+    /// Loose reads of the VM up to then.
+    loose: u64,
+    /// Evidence that the reads belong together.
+    score: i32,
     /// Reads so far, up to [`PROOF`].
     reads: u8,
     /// Priority of the reads, as a number: streams do not mix them.
@@ -59,8 +95,14 @@ struct Track {
 
 impl Track {
     /// A place that is near nothing.
-    const UNUSED: Self =
-        Self { end: u64::MAX / 2, last: Nanos::ORIGIN, reads: 0, priority: u8::MAX };
+    const UNUSED: Self = Self {
+        end: u64::MAX / 2,
+        last: Nanos::ORIGIN,
+        loose: 0,
+        score: 0,
+        reads: 0,
+        priority: u8::MAX,
+    };
 
     fn is_used(&self) -> bool {
         self.priority != u8::MAX
@@ -70,13 +112,48 @@ impl Track {
         self.reads >= PROOF
     }
 
-    fn read(&mut self, now: Nanos, end: u64) {
-        (self.end, self.last) = (end, now);
-        self.reads = PROOF.min(self.reads + 1);
+    fn distance(&self, sector: u64) -> u64 {
+        self.end.abs_diff(sector)
+    }
+}
+
+/// A read, as the tracks see it.
+#[derive(Clone, Copy)]
+struct Read {
+    now: Nanos,
+    priority: u8,
+    sector: u64,
+    end: u64,
+    /// log2 of the distance within which a random read falls with certainty.
+    reach: i32,
+    /// Loose reads so far.
+    loose: u64,
+}
+
+impl Read {
+    /// Returns the evidence that this read goes on where `track` has stopped, if it may.
+    fn evidence(&self, track: &Track) -> Option<i32> {
+        let distance = track.distance(self.sector);
+        if track.priority != self.priority || distance > NEAR_SECTORS {
+            return None;
+        }
+        let trials = log2(self.loose - track.loose + 1);
+        let evidence = self.reach - log2(distance.max(TOUCHING_SECTORS)) - trials;
+        let is_silent = self.now.since(track.last) > ABANDONED;
+        let needed = if is_silent { JOIN_AGAIN } else { JOIN };
+        (evidence >= needed).then_some(evidence.min(MOST_AT_ONCE))
     }
 
-    fn goes_on(&self, priority: u8, sector: u64) -> bool {
-        self.priority == priority && self.end.abs_diff(sector) <= NEAR_SECTORS
+    /// Returns which of `tracks` it goes on with the best evidence, and how good that is.
+    fn best(&self, tracks: &[Track]) -> Option<(i32, usize)> {
+        let tests = tracks.iter().enumerate();
+        tests.filter_map(|(place, track)| Some((self.evidence(track)?, place))).max()
+    }
+
+    fn join(&self, track: &mut Track, evidence: i32) {
+        track.score = MOST.min(track.score + evidence - COST);
+        track.reads = PROOF.min(track.reads + 1);
+        (track.end, track.last, track.loose) = (self.end, self.now, self.loose);
     }
 }
 
@@ -85,7 +162,8 @@ impl Default for Streams {
         Self {
             streams: [Track::UNUSED; STREAMS],
             candidates: [Track::UNUSED; CANDIDATES],
-            oldest: 0,
+            loose: 0,
+            spread: FIRST_SPREAD * MEMORY,
         }
     }
 }
@@ -101,26 +179,64 @@ impl Streams {
         sector: u64,
         nr_sectors: u32,
     ) -> StreamId {
-        let end = sector + u64::from(nr_sectors);
-        for (track, id) in self.streams.iter_mut().zip(0..) {
-            if track.goes_on(priority, sector) {
-                track.read(now, end);
-                return StreamId(Some(id));
-            }
+        let (end, reach) = (sector + u64::from(nr_sectors), self.spread / MEMORY);
+        let mut read = Read { now, priority, sector, end, reach, loose: self.loose };
+        let in_stream = read.best(&self.streams);
+        let found = in_stream.or_else(|| read.best(&self.candidates));
+        let (evidence, place) = found.unwrap_or_default();
+        let continued = found.map(|_| if in_stream.is_some() { place } else { STREAMS + place });
+        self.learn(&read, continued);
+        if evidence < JOIN_AGAIN {
+            self.loose += 1;
+            read.loose += 1;
         }
-        let known = self.candidates.iter_mut().find(|track| track.goes_on(priority, sector));
-        let Some(track) = known else {
-            let place = usize::from(self.oldest);
-            self.candidates[place] = Track { end, last: now, reads: 1, priority };
-            self.oldest = u8::try_from((place + 1) % CANDIDATES).expect("fewer than 256");
+        if in_stream.is_some() {
+            let track = &mut self.streams[place];
+            read.join(track, evidence);
+            if track.score < 0 {
+                *track = Track::UNUSED;
+            }
+            return StreamId(Some(u8::try_from(place).expect("fewer than 256")));
+        }
+        if found.is_none() {
+            self.remember(&read);
             return StreamId(None);
-        };
-        track.read(now, end);
-        if track.reads < READS {
+        }
+        let track = &mut self.candidates[place];
+        read.join(track, evidence);
+        track.score = track.score.max(0);
+        if track.score < BEGIN {
             return StreamId(None);
         }
         let begun = core::mem::replace(track, Track::UNUSED);
         self.begin(now, begun)
+    }
+
+    /// Learns from a read how far apart reads are that have nothing to do with one another.
+    ///
+    /// Of n places at random on U sectors the nearest is U / 2n away on average, the second nearest
+    /// twice as far; the mean of a logarithm lies 0.83 bits below the logarithm of the mean.
+    fn learn(&mut self, read: &Read, continued: Option<usize>) {
+        let (mut places, mut nearest) = (0_u64, u64::MAX);
+        for (track, place) in self.streams.iter().chain(&self.candidates).zip(0..) {
+            if track.priority == read.priority && continued != Some(place) {
+                places += 1;
+                nearest = nearest.min(track.distance(read.sector));
+            }
+        }
+        if places > 0 {
+            let second = if continued.is_some() { BIT } else { 0 };
+            let nearest = log2(nearest.max(TOUCHING_SECTORS)) - second;
+            self.spread += nearest + log2(places) + BIT * 83 / 100 - self.spread / MEMORY;
+        }
+    }
+
+    /// Makes a read that is near nothing a candidate, in the place of the one read longest ago.
+    fn remember(&mut self, read: &Read) {
+        let Read { now, priority, end, loose, .. } = *read;
+        let place = self.candidates.iter_mut().min_by_key(|track| (track.is_used(), track.last));
+        *place.expect("there are places") =
+            Track { end, last: now, loose, score: 0, reads: 1, priority };
     }
 
     /// Gives a new stream a place that was never used, or of one that has proved nothing, or was
@@ -135,6 +251,15 @@ impl Streams {
         *place = begun;
         StreamId(Some(id))
     }
+}
+
+/// Returns the logarithm in sixteenths of a bit, the fraction interpolated; that of 0 is 0.
+fn log2(number: u64) -> i32 {
+    let number = number.max(1);
+    let whole = number.ilog2();
+    let fraction = ((number << (63 - whole)) >> 59) & 15;
+    let sixteenths = u64::from(whole) * 16 + fraction;
+    i32::try_from(sixteenths).expect("below 1024")
 }
 
 #[cfg(test)]
@@ -183,11 +308,12 @@ mod tests {
     #[test]
     fn priorities_do_not_mix() {
         let mut streams = Streams::default();
-        for (index, priority) in [(0, 1), (1, 2), (2, 1), (3, 2)] {
+        for (index, priority) in [(0, 1), (0, 2), (1, 1), (1, 2)] {
             let id = streams.on_read(at_ms(index), priority, index * 256, 256);
             assert_eq!(id, StreamId(None));
         }
-        assert_eq!(streams.on_read(at_ms(4), 1, 4 * 256, 256), StreamId(Some(0)));
+        assert_eq!(streams.on_read(at_ms(4), 1, 2 * 256, 256), StreamId(Some(0)));
+        assert_eq!(streams.on_read(at_ms(4), 2, 2 * 256, 256), StreamId(Some(1)));
     }
 
     #[test]
@@ -215,6 +341,88 @@ mod tests {
             assert!(found.is_some_and(|id| id != 0), "{found:?}");
         }
         assert_eq!(read(&mut streams, 200, &[8 * 256]), [Some(0)]);
+    }
+
+    /// Yields numbers that look random; the same for the same seed.
+    fn dice(mut state: u64) -> impl FnMut(u64) -> u64 {
+        move |sides| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % sides
+        }
+    }
+
+    #[test]
+    fn reads_at_random_make_hardly_a_stream_however_small_the_file() {
+        for mib in [16, 64, 320, 4096, 100_000] {
+            let (mut streams, mut random) = (Streams::default(), dice(mib));
+            let told_apart = (0..20_000)
+                .filter(|read| {
+                    let sector = random(mib * MIB / 8) * 8;
+                    streams.on_read(at_ms(read * 10), 12, sector, 8) != StreamId(None)
+                })
+                .count();
+            assert!(told_apart < 40, "{mib} MiB: {told_apart} of 20 000");
+        }
+    }
+
+    #[test]
+    fn two_readers_at_random_far_apart_make_hardly_a_stream() {
+        let (mut streams, mut random) = (Streams::default(), dice(7));
+        let told_apart = (0..20_000)
+            .filter(|read| {
+                let sector = (read % 2) * 100_000 * MIB + random(64 * MIB / 8) * 8;
+                streams.on_read(at_ms(read * 10), 12, sector, 8) != StreamId(None)
+            })
+            .count();
+        assert!(told_apart < 100, "{told_apart} of 20 000");
+    }
+
+    #[test]
+    fn a_program_that_loads_its_files_beside_random_readers_becomes_a_stream() {
+        let (mut streams, mut random) = (Streams::default(), dice(5));
+        for read in 0..1000 {
+            streams.on_read(at_ms(read * 10), 12, random(320 * MIB / 8) * 8, 8);
+        }
+        let mut told_apart = 0;
+        for read in 0..200 {
+            for other in 0..2 {
+                let at = at_ms(10_000 + read * 50 + other * 10);
+                streams.on_read(at, 12, random(320 * MIB / 8) * 8, 8);
+            }
+            let file = 600 * MIB + random(2 * MIB / 8) * 8;
+            let id = streams.on_read(at_ms(10_000 + read * 50 + 49), 12, file, 32);
+            told_apart += u32::from(id != StreamId(None));
+        }
+        assert!(told_apart > 150, "{told_apart} of 200");
+    }
+
+    #[test]
+    fn where_a_stream_has_ended_a_random_read_does_not_revive_it() {
+        let (mut streams, mut random) = (Streams::default(), dice(3));
+        let reads: Vec<u64> = (0..100).map(|read| 100 * MIB + read * 256).collect();
+        assert_eq!(read(&mut streams, 0, &reads)[99], Some(0));
+        let revived = (0..10_000)
+            .filter(|read| {
+                let sector = random(320 * MIB / 8) * 8;
+                streams.on_read(at_ms(2000 + read * 10), 12, sector, 8) != StreamId(None)
+            })
+            .count();
+        assert!(revived < 20, "{revived} of 10 000");
+    }
+
+    #[test]
+    fn a_reader_that_is_held_up_for_long_goes_on_where_it_was() {
+        let mut streams = Streams::default();
+        for index in 0..50 {
+            let id = streams.on_read(at_ms(index * 10_000), 12, index * 256, 256);
+            assert_eq!(id.0, (index > 1).then_some(0), "read {index}");
+        }
+    }
+
+    #[test]
+    fn logarithms_have_a_fraction() {
+        assert_eq!([0, 1, 2, 3, 4, 6, 64].map(log2), [0, 0, 16, 24, 32, 40, 96]);
+        assert_eq!(log2(u64::MAX), 63 * 16 + 15);
     }
 
     #[test]
