@@ -15,7 +15,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 export EVENKEEL_BIN := $(EVENKEEL)
 export RUST_BACKTRACE ?= 1
 
-.PHONY: help setup build demo test bench bench-kernel lint fuzz install agent
+.PHONY: help setup build demo test bench bench-kernel bench-performance lint fuzz install agent
 
 help:
 	@echo 'make setup    install what is missing: compiler, QEMU, fio, a guest kernel (needs root)'
@@ -24,6 +24,8 @@ help:
 	@echo 'make bench    measure the scheduler, the data path and the shares'
 	@echo 'make bench-kernel'
 	@echo '              the same beside the schedulers of a Linux guest; writes docs/results'
+	@echo 'make bench-performance'
+	@echo '              the path beside qemu-storage-daemon, and isolation; writes docs/results'
 	@echo 'make lint     check format, lints and documentation'
 	@echo 'make fuzz     fuzz the parser of requests and each scheduler, $(FUZZ_SECONDS) s each, then try'
 	@echo '              $(FUZZ_CASES) cases in each random test of the schedulers (hours)'
@@ -52,6 +54,11 @@ bench: build
 
 bench-kernel: build
 	$(EVENKEEL) bench kernel --results docs/results
+
+# On a machine that does nothing else: 15 minutes.
+bench-performance: build
+	$(EVENKEEL) bench rate --results docs/results
+	$(EVENKEEL) bench isolation --results docs/results
 
 lint: setup
 	$(CARGO) fmt --all --check

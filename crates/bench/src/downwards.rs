@@ -21,9 +21,9 @@ use serde::Serialize;
 use crate::child::Process;
 use crate::client::IoOp;
 use crate::client::load::{Loader, Pattern, Shape, drive};
+use crate::image::fill_image;
 use crate::lab::find_program;
 use crate::process::{DiskSpec, PoolSpec, Server};
-use crate::rate::fill_image;
 use crate::stats::{Summary, percentile};
 
 /// Size of the loop device.

@@ -1,7 +1,6 @@
 //! Servers as child processes: started, killed, and gone when their owner is.
 //!
-//! Tests, benchmarks and the demo start `evenkeel serve` with a configuration made here; the rate
-//! benchmark also starts `qemu-storage-daemon` beside it.
+//! Tests, benchmarks and the demo start `evenkeel serve` with a configuration made here.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -111,31 +110,6 @@ impl Server {
         Self::start(binary, arguments.to_vec(), sockets.collect(), dir.join("evenkeel.log"))
     }
 
-    /// Starts `qemu-storage-daemon` with one vhost-user-blk export of `image`, at `dir/qsd.sock`.
-    ///
-    /// `aio` is `io_uring`, `native` or `threads`; the page cache is bypassed.
-    ///
-    /// # Errors
-    ///
-    /// As [`evenkeel`](Self::evenkeel).
-    pub fn qsd(dir: &Path, image: &Path, aio: &str, vrings: u16) -> anyhow::Result<Self> {
-        let socket = dir.join("qsd.sock");
-        let file = format!(
-            "driver=file,node-name=file,filename={},cache.direct=on,aio={aio},discard=unmap",
-            image.display()
-        );
-        let export = format!(
-            "type=vhost-user-blk,id=export,node-name=raw,addr.type=unix,addr.path={},writable=on,\
-             num-queues={vrings}",
-            socket.display()
-        );
-        let raw = "driver=raw,node-name=raw,file=file";
-        let arguments = ["--blockdev", &file, "--blockdev", raw, "--export", &export];
-        let arguments = arguments.map(String::from).to_vec();
-        let binary = Path::new("qemu-storage-daemon");
-        Self::start(binary, arguments, vec![socket], dir.join("qsd.log"))
-    }
-
     /// Starts `binary`, whose output goes to the end of `log`, and waits for `sockets`.
     pub(crate) fn start(
         binary: &Path,
@@ -214,22 +188,6 @@ impl Server {
         serde_json::from_slice(&output.stdout).with_context(|| {
             format!("evenkeel status: {}", String::from_utf8_lossy(&output.stderr))
         })
-    }
-
-    /// Returns the CPU time that the process has used, all threads, user and system together.
-    ///
-    /// # Errors
-    ///
-    /// If the process is gone.
-    pub fn cpu_time(&self) -> anyhow::Result<Duration> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid()))?;
-        // The name is in parentheses and may hold anything; utime and stime are fields 14 and 15.
-        let (_name, rest) = stat.rsplit_once(')').context("stat without a name")?;
-        let mut fields = rest.split_ascii_whitespace().skip(11);
-        let mut ticks = || fields.next().and_then(|field| field.parse::<u64>().ok());
-        let (user, system) = (ticks().context("no utime")?, ticks().context("no stime")?);
-        let per_second = rustix::param::clock_ticks_per_second();
-        Ok(Duration::from_nanos((user + system) * (1_000_000_000 / per_second)))
     }
 
     /// Returns the end of what the process logged.
@@ -315,17 +273,5 @@ mod tests {
         assert_eq!(disk.source.to_string(), "a\"b.img");
         assert_eq!((disk.weight, disk.create_bytes), (Some(300), Some(1 << 20)));
         assert_eq!(config.pools["main"].tunables.get("bfq", "low_latency"), Some(0));
-    }
-
-    #[test]
-    fn the_time_of_this_process_is_readable() {
-        let server = Server {
-            process: Process::start("sleep", |command| _ = command.arg("100")).unwrap(),
-            binary: PathBuf::new(),
-            arguments: Vec::new(),
-            sockets: Vec::new(),
-            log: PathBuf::new(),
-        };
-        assert!(server.cpu_time().unwrap() < Duration::from_secs(10));
     }
 }

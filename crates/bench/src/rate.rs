@@ -1,60 +1,25 @@
 //! `evenkeel bench rate`: how many requests per second, beside `qemu-storage-daemon`.
 //!
 //! All servers serve the same file with the page cache bypassed. They take turns within each round,
-//! because a shared disk drifts by more within minutes than servers differ; what is reported is the
+//! because a shared disk drifts by more within minutes than servers differ; every other round goes
+//! through them backwards, so that no server always follows the same one. What is reported is the
 //! median of the rounds, and how far they spread.
 
-use std::fs::File;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
 
 use crate::client::IoOp;
 use crate::client::load::{Loader, Pattern, Shape, drive};
-use crate::client::verify::Random;
-use crate::process::{DiskSpec, PoolSpec, Server};
 use crate::stats;
+use crate::target::{Backing, Stage, Target};
 
-/// A server to be measured.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Target {
-    /// `evenkeel serve` with this scheduler.
-    Evenkeel(String),
-    /// `qemu-storage-daemon` with this way of asynchronous I/O: `io_uring` or `native`.
-    Qsd(String),
-}
-
-impl Target {
-    /// Returns its name in reports.
-    #[must_use]
-    pub fn name(&self) -> String {
-        match self {
-            Self::Evenkeel(scheduler) => format!("evenkeel-{scheduler}"),
-            Self::Qsd(aio) => format!("qsd-{aio}"),
-        }
-    }
-
-    fn start(&self, options: &RateOptions) -> anyhow::Result<Server> {
-        match self {
-            Self::Qsd(aio) => Server::qsd(&options.dir, &options.image(), aio, options.vrings),
-            Self::Evenkeel(scheduler) => {
-                let mut disk = DiskSpec::image("rate", &options.image(), 0);
-                disk.create_bytes = None;
-                let pool = PoolSpec {
-                    scheduler: scheduler.clone(),
-                    model: None,
-                    low_latency: None,
-                    settings: Vec::new(),
-                    disks: vec![disk],
-                };
-                Server::evenkeel(&options.evenkeel, &options.dir, &pool)
-            }
-        }
-    }
-}
+/// Most requests in flight per vring: three descriptors each must fit into the largest vring.
+pub const DEPTH_MAX: u16 = 256;
+/// Size of the image, written in full once so that reads reach the disk.
+const IMAGE_BYTES: u64 = 1 << 30;
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -63,18 +28,20 @@ pub struct RateOptions {
     pub evenkeel: PathBuf,
     /// Where image, sockets and logs go. The image lies on the disk that is measured.
     pub dir: PathBuf,
-    /// Size of the image in bytes; written in full once, so that reads reach the disk.
-    pub image_bytes: u64,
+    /// What is served.
+    pub backing: Backing,
+    /// Size of the disk in bytes.
+    pub disk_bytes: u64,
     /// The servers.
     pub targets: Vec<Target>,
     /// Reads, writes.
     pub ops: Vec<IoOp>,
-    /// Requests in flight per vring.
+    /// Requests in flight per vring, 1 to [`DEPTH_MAX`].
     pub depths: Vec<u16>,
-    /// Number of vrings.
-    pub vrings: u16,
-    /// Size of a request in bytes.
-    pub block_bytes: u32,
+    /// Numbers of vrings.
+    pub vrings: Vec<u16>,
+    /// Sizes of a request in bytes, multiples of 512.
+    pub blocks: Vec<u32>,
     /// How many times every server is measured at everything.
     pub rounds: u32,
     /// How long one measurement takes, besides a fifth of it for warming up.
@@ -82,39 +49,60 @@ pub struct RateOptions {
 }
 
 impl RateOptions {
-    /// Returns the standard measurement: random 4 KiB reads at depths 1 and 32 through one vring,
-    /// both schedulers and both ways of `qemu-storage-daemon`, five rounds of two seconds each.
+    /// Returns the standard measurement: random 4 KiB reads and writes at depths 1, 8, 32 and 128
+    /// through one and four vrings, both schedulers and both ways of `qemu-storage-daemon`, five
+    /// rounds of half a second each: four to five minutes.
     #[must_use]
-    pub fn new(evenkeel: PathBuf, dir: PathBuf) -> Self {
-        let targets = vec![
-            Target::Evenkeel("bfq".to_owned()),
-            Target::Evenkeel("none".to_owned()),
-            Target::Qsd("io_uring".to_owned()),
-            Target::Qsd("native".to_owned()),
-        ];
+    pub fn new(evenkeel: PathBuf, dir: PathBuf, backing: Backing) -> Self {
+        let mut targets = vec![Target::evenkeel("bfq"), Target::evenkeel("none")];
+        match backing {
+            Backing::Image => targets.extend([Target::qsd("io_uring"), Target::qsd("native")]),
+            Backing::Null => targets.push(Target::QsdNull),
+            Backing::Model(_) => {}
+        }
         Self {
             evenkeel,
             dir,
-            image_bytes: 1 << 30,
+            backing,
+            disk_bytes: IMAGE_BYTES,
             targets,
-            ops: vec![IoOp::Read],
-            depths: vec![1, 32],
-            vrings: 1,
-            block_bytes: 4096,
+            ops: vec![IoOp::Read, IoOp::Write],
+            depths: vec![1, 8, 32, 128],
+            vrings: vec![1, 4],
+            blocks: vec![4096],
             rounds: 5,
-            duration: Duration::from_secs(2),
+            duration: Duration::from_millis(500),
         }
     }
 
-    fn image(&self) -> PathBuf {
-        self.dir.join("rate.img")
+    fn stage(&self) -> Stage {
+        Stage {
+            evenkeel: self.evenkeel.clone(),
+            dir: self.dir.clone(),
+            backing: self.backing.clone(),
+            disk_bytes: self.disk_bytes,
+            name: "rate",
+            disks: 1,
+            is_direct: false,
+            low_latency: None,
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        let within = |&depth: &u16| (1..=DEPTH_MAX).contains(&depth);
+        ensure!(self.depths.iter().all(within), "depths are 1 to {DEPTH_MAX}");
+        let whole = |&block: &u32| block > 0 && block.is_multiple_of(512);
+        ensure!(self.blocks.iter().all(whole), "block sizes are multiples of 512 bytes");
+        ensure!(!self.vrings.contains(&0) && self.rounds > 0, "nothing to measure");
+        Ok(())
     }
 }
 
 /// One server at one load: medians over the rounds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RateRow {
-    /// `evenkeel-bfq`, `evenkeel-none`, `qsd-io_uring`, `qsd-native`.
+    /// `evenkeel-bfq`, `evenkeel-none`, `qsd-io_uring`, `qsd-native`, `qsd-null-co`, or the socket
+    /// of another one.
     pub server: String,
     /// `read` or `write`.
     pub op: &'static str,
@@ -130,17 +118,22 @@ pub struct RateRow {
     pub iops_min: f64,
     /// The fastest round.
     pub iops_max: f64,
+    /// Megabytes (10^6 bytes) per second.
+    pub mb_s: f64,
     /// Half of the requests took no longer, from submission to answer.
     pub p50_us: f64,
     /// 99 of 100 took no longer.
     pub p99_us: f64,
-    /// CPU time of the server, all its threads, user and system.
-    pub server_cpu_us_per_request: f64,
+    /// Processor time of the server, all its threads, user and system; absent if nobody said which
+    /// process it is.
+    pub server_cpu_us_per_request: Option<f64>,
     /// Median over the rounds of `iops` divided by that of the fastest `qsd` of the same round;
     /// absent if none was measured.
     pub ratio_to_qsd: Option<f64>,
     /// Rounds measured.
     pub rounds: usize,
+    /// `direct`, `page cache` or `null`; what another server does is not known.
+    pub io: Option<String>,
 }
 
 /// Everything that was measured.
@@ -150,149 +143,175 @@ pub struct RateReport {
     pub rows: Vec<RateRow>,
 }
 
+/// What one measurement asks for.
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    shape: Shape,
+    vrings: u16,
+}
+
 /// One measurement.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     iops: f64,
     p50_us: f64,
     p99_us: f64,
-    cpu_us: f64,
+    cpu_us: Option<f64>,
 }
 
-/// Measures everything; `progress` is told one line before each measurement.
+/// Measures everything; `progress` is told one line before each measurement, and who is left out.
 ///
 /// # Errors
 ///
-/// If a server does not start, a request fails, or the image cannot be written.
-pub fn run(options: &RateOptions, progress: &mut dyn FnMut(&str)) -> anyhow::Result<RateReport> {
-    std::fs::create_dir_all(&options.dir)?;
-    fill_image(&options.image(), options.image_bytes)?;
+/// If options contradict what can be, a server does not start, a request fails, or the image cannot
+/// be written.
+pub fn run(options: &RateOptions, progress: &mut dyn FnMut(&str)) -> Result<RateReport> {
+    options.check()?;
+    let mut stage = options.stage();
+    let starts_none = options.targets.iter().all(|target| matches!(target, Target::Other { .. }));
+    if !starts_none {
+        stage.prepare()?;
+    }
+    let targets = admitted(&stage, &options.targets, progress);
+    ensure!(!targets.is_empty(), "no server is left to be measured");
     let loads = loads(options);
-    let mut samples = vec![vec![Vec::new(); options.targets.len()]; loads.len()];
-    for round in 1..=options.rounds {
+    let mut samples = vec![vec![Vec::new(); targets.len()]; loads.len()];
+    for round in 0..options.rounds {
         for (load, samples) in loads.iter().zip(&mut samples) {
-            for (target, samples) in options.targets.iter().zip(samples) {
-                let (name, op, depth) = (target.name(), load.op_name(), load.depth);
-                let rounds = options.rounds;
-                progress(&format!("round {round}/{rounds}: {name}, {op}, depth {depth}"));
-                let sample = measure(target, *load, options);
-                samples.push(sample.with_context(|| format!("{name}, {op}, depth {depth}"))?);
+            for index in turns(targets.len(), round) {
+                let target = &targets[index];
+                let text = format!("{target}, {load}");
+                progress(&format!("round {}/{}: {text}", round + 1, options.rounds));
+                let sample = measure(&stage, target, *load, options.duration);
+                samples[index].push(sample.with_context(|| text)?);
             }
         }
     }
     let mut report = RateReport::default();
     for (load, samples) in loads.iter().zip(&samples) {
-        let best = best_qsd(&options.targets, samples);
-        for (target, samples) in options.targets.iter().zip(samples) {
-            report.rows.push(row(target, *load, options.vrings, samples, best.as_deref()));
+        let best = best_qsd(&targets, samples);
+        for (target, samples) in targets.iter().zip(samples) {
+            report.rows.push(row(target, *load, stage.io(), samples, best.as_deref()));
         }
     }
     Ok(report)
 }
 
-fn loads(options: &RateOptions) -> Vec<Shape> {
+/// Returns the servers that can be measured here; says of the others why not.
+pub(crate) fn admitted(
+    stage: &Stage,
+    targets: &[Target],
+    progress: &mut dyn FnMut(&str),
+) -> Vec<Target> {
+    if stage.backing == Backing::Image && !stage.is_direct {
+        progress("no direct I/O on this file system: images go through the page cache");
+    }
+    let mut admitted = targets.to_vec();
+    admitted.retain(|target| match stage.refusal(target) {
+        Some(why) => {
+            progress(&format!("{target} is left out: {why}"));
+            false
+        }
+        None => true,
+    });
+    admitted
+}
+
+/// Returns in which order the servers are measured in a round: forwards and backwards in turn.
+pub(crate) fn turns(targets: usize, round: u32) -> impl Iterator<Item = usize> {
+    let is_backwards = round % 2 == 1;
+    (0..targets).map(move |turn| if is_backwards { targets - 1 - turn } else { turn })
+}
+
+impl std::fmt::Display for Load {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Shape { block_bytes, depth, .. } = self.shape;
+        let (op, vrings) = (self.shape.op_name(), self.vrings);
+        write!(f, "{op}s of {block_bytes} bytes, depth {depth}, vrings {vrings}")
+    }
+}
+
+fn loads(options: &RateOptions) -> Vec<Load> {
     let mut loads = Vec::new();
     for &op in &options.ops {
-        for &depth in &options.depths {
-            let block_bytes = options.block_bytes;
-            loads.push(Shape { op, pattern: Pattern::Random, block_bytes, depth });
+        for &block_bytes in &options.blocks {
+            for &vrings in &options.vrings {
+                for &depth in &options.depths {
+                    let shape = Shape { op, pattern: Pattern::Random, block_bytes, depth };
+                    loads.push(Load { shape, vrings });
+                }
+            }
         }
     }
     loads
 }
 
-fn measure(target: &Target, load: Shape, options: &RateOptions) -> anyhow::Result<Sample> {
+fn measure(stage: &Stage, target: &Target, load: Load, duration: Duration) -> Result<Sample> {
+    let server = stage.start(target, load.vrings, None)?;
+    let sample = server.explain(sample(&server, load, duration))?;
+    server.leave()?;
+    Ok(sample)
+}
+
+fn sample(server: &crate::target::Running, load: Load, duration: Duration) -> Result<Sample> {
     /// More requests than any server here answers in the longest sensible measurement.
     const LATENCIES_MAX: usize = 4_000_000;
-    let mut server = target.start(options)?;
-    let socket = server.socket(0).to_owned();
-    let mut loaders = [Loader::connect(&socket, load, options.vrings, 1, LATENCIES_MAX)?];
-    drive(&mut loaders, options.duration / 5)?;
+    let mut loaders =
+        [Loader::connect(server.socket(0), load.shape, load.vrings, 1, LATENCIES_MAX)?];
+    drive(&mut loaders, duration / 5)?;
     loaders[0].reset();
-    let cpu = server.cpu_time()?;
-    let elapsed = drive(&mut loaders, options.duration)?;
-    let cpu = server.cpu_time()? - cpu;
+    let meter = server.cpu_meter()?;
+    let elapsed = drive(&mut loaders, duration)?;
+    let cpu = meter.map(|meter| meter.used()).transpose()?;
     let [mut loader] = loaders;
     let requests = loader.requests;
     let mut latencies = std::mem::take(&mut loader.latencies_ns);
     loader.leave()?;
-    server.terminate()?;
     latencies.sort_unstable();
     Ok(Sample {
         iops: count(requests) / elapsed.as_secs_f64(),
         p50_us: percentile_us(&latencies, 50),
         p99_us: percentile_us(&latencies, 99),
-        cpu_us: cpu.as_secs_f64() * 1e6 / count(requests.max(1)),
+        cpu_us: cpu.map(|cpu| cpu.as_secs_f64() * 1e6 / count(requests.max(1))),
     })
 }
 
-fn row(
-    target: &Target,
-    load: Shape,
-    vrings: u16,
-    samples: &[Sample],
-    best: Option<&[f64]>,
-) -> RateRow {
+fn row(target: &Target, load: Load, io: &str, samples: &[Sample], best: Option<&[f64]>) -> RateRow {
     let median = |figures: Vec<f64>| stats::median(&figures).unwrap_or(0.0);
     let over = |figure: fn(&Sample) -> f64| median(samples.iter().map(figure).collect());
-    let iops = samples.iter().map(|sample| sample.iops);
-    let ratios = best.map(|best| iops.clone().zip(best).map(|(own, best)| own / best).collect());
+    let rates = samples.iter().map(|sample| sample.iops);
+    let ratios = best.map(|best| rates.clone().zip(best).map(|(own, best)| own / best).collect());
+    let cpu: Option<Vec<f64>> = samples.iter().map(|sample| sample.cpu_us).collect();
+    let iops = over(|sample| sample.iops);
     RateRow {
-        server: target.name(),
-        op: load.op_name(),
-        block_bytes: load.block_bytes,
-        depth: load.depth,
-        vrings,
-        iops: over(|sample| sample.iops),
-        iops_min: iops.clone().fold(f64::INFINITY, f64::min),
-        iops_max: iops.fold(0.0, f64::max),
+        server: target.to_string(),
+        op: load.shape.op_name(),
+        block_bytes: load.shape.block_bytes,
+        depth: load.shape.depth,
+        vrings: load.vrings,
+        iops,
+        iops_min: rates.clone().fold(f64::INFINITY, f64::min),
+        iops_max: rates.fold(0.0, f64::max),
+        mb_s: iops * f64::from(load.shape.block_bytes) / 1e6,
         p50_us: over(|sample| sample.p50_us),
         p99_us: over(|sample| sample.p99_us),
-        server_cpu_us_per_request: over(|sample| sample.cpu_us),
+        server_cpu_us_per_request: cpu.map(median),
         ratio_to_qsd: ratios.map(median),
         rounds: samples.len(),
+        io: (!matches!(target, Target::Other { .. })).then(|| io.to_owned()),
     }
 }
 
 /// Returns the rate of the fastest `qemu-storage-daemon` of each round.
 fn best_qsd(targets: &[Target], samples: &[Vec<Sample>]) -> Option<Vec<f64>> {
-    let ours = targets.iter().zip(samples).filter(|(target, _)| matches!(target, Target::Qsd(_)));
-    let columns: Vec<&Vec<Sample>> = ours.map(|(_, samples)| samples).collect();
+    let theirs = targets.iter().zip(samples).filter(|(target, _)| target.is_qsd());
+    let columns: Vec<&Vec<Sample>> = theirs.map(|(_, samples)| samples).collect();
     let rounds = columns.first()?.len();
     let best = |round: usize| columns.iter().map(|column| column[round].iops).fold(0.0, f64::max);
     Some((0..rounds).map(best).collect())
 }
 
-/// Writes an image of pseudo-random bytes, unless one of this size is there already.
-///
-/// # Errors
-///
-/// What the file system reports.
-pub fn fill_image(path: &Path, bytes: u64) -> anyhow::Result<()> {
-    const CHUNK: usize = 1 << 20;
-    if std::fs::metadata(path).is_ok_and(|metadata| metadata.len() == bytes) {
-        return Ok(());
-    }
-    // Its name says that it is complete; a run that was cut short leaves another one behind.
-    let partial = path.with_extension("part");
-    let mut file = File::create(&partial)?;
-    let mut random = Random::new(bytes);
-    let mut chunk = vec![0; CHUNK];
-    let mut left = bytes;
-    while left > 0 {
-        for word in chunk.chunks_exact_mut(8) {
-            word.copy_from_slice(&random.below(u64::MAX).to_le_bytes());
-        }
-        let len = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);
-        file.write_all(&chunk[..len])?;
-        left -= len as u64;
-    }
-    file.sync_all()?;
-    std::fs::rename(&partial, path)?;
-    Ok(())
-}
-
-fn percentile_us(sorted_ns: &[u32], percent: usize) -> f64 {
+pub(crate) fn percentile_us(sorted_ns: &[u32], percent: usize) -> f64 {
     let index = (sorted_ns.len() * percent / 100).min(sorted_ns.len().saturating_sub(1));
     sorted_ns.get(index).map_or(0.0, |ns| f64::from(*ns) / 1e3)
 }
@@ -307,29 +326,44 @@ pub(crate) fn count(value: u64) -> f64 {
 mod tests {
     use super::*;
 
-    fn sample(iops: f64) -> Sample {
-        Sample { iops, p50_us: 1.0, p99_us: 2.0, cpu_us: 3.0 }
+    fn sample(iops: f64, cpu_us: Option<f64>) -> Sample {
+        Sample { iops, p50_us: 1.0, p99_us: 2.0, cpu_us }
+    }
+
+    fn load() -> Load {
+        let shape = Shape { op: IoOp::Read, pattern: Pattern::Random, block_bytes: 4096, depth: 1 };
+        Load { shape, vrings: 1 }
     }
 
     #[test]
     fn ratios_compare_within_a_round_and_the_report_takes_their_median() {
-        let targets = [
-            Target::Evenkeel("bfq".to_owned()),
-            Target::Qsd("native".to_owned()),
-            Target::Qsd("io_uring".to_owned()),
-        ];
-        let samples = [
-            vec![sample(90.0), sample(200.0), sample(30.0)],
-            vec![sample(100.0), sample(200.0), sample(10.0)],
-            vec![sample(80.0), sample(250.0), sample(20.0)],
-        ];
+        let targets = [Target::evenkeel("bfq"), Target::qsd("native"), Target::qsd("io_uring")];
+        let column = |rates: [f64; 3]| rates.map(|rate| sample(rate, Some(rate / 10.0))).to_vec();
+        let samples = [[90.0, 200.0, 30.0], [100.0, 200.0, 10.0], [80.0, 250.0, 20.0]].map(column);
         let best = best_qsd(&targets, &samples).unwrap();
         assert_eq!(best, [100.0, 250.0, 20.0]);
-        let load = Shape { op: IoOp::Read, pattern: Pattern::Random, block_bytes: 4096, depth: 1 };
-        let row = row(&targets[0], load, 1, &samples[0], Some(&best));
+        let row = row(&targets[0], load(), "direct", &samples[0], Some(&best));
         assert_eq!((row.iops, row.iops_min, row.iops_max), (90.0, 30.0, 200.0));
-        assert_eq!(row.ratio_to_qsd, Some(0.9));
-        assert_eq!(row.server, "evenkeel-bfq");
+        assert_eq!((row.ratio_to_qsd, row.server_cpu_us_per_request), (Some(0.9), Some(9.0)));
+        assert_eq!((row.server.as_str(), row.mb_s), ("evenkeel-bfq", 90.0 * 4096.0 / 1e6));
+    }
+
+    #[test]
+    fn of_another_server_only_what_the_client_sees_is_known() {
+        let socket = PathBuf::from("/run/a.sock");
+        let other = Target::Other { socket, pid: None };
+        let row = row(&other, load(), "direct", &[sample(1.0, None)], None);
+        let json = serde_json::to_value(&row).unwrap();
+        assert_eq!(json["server"], "/run/a.sock");
+        for unknown in ["server_cpu_us_per_request", "ratio_to_qsd", "io"] {
+            assert_eq!(json[unknown], serde_json::Value::Null, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn every_other_round_goes_backwards() {
+        assert_eq!(turns(3, 0).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(turns(3, 1).collect::<Vec<_>>(), [2, 1, 0]);
     }
 
     #[test]

@@ -13,8 +13,9 @@ use serde::Serialize;
 
 use crate::client::IoOp;
 use crate::client::load::{Loader, Pattern, Shape, drive};
+use crate::image::fill_image;
 use crate::process::{DiskSpec, PoolSpec, Server};
-use crate::rate::{count, fill_image};
+use crate::rate::count;
 
 /// Weight of the visitor.
 const VISITOR_WEIGHT: u32 = 100;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use evenkeel_wire::{Profile, Scheduler, Source, Trust, WEIGHT_MAX, check_name, parse_size};
 
+use crate::measure::{IsolationArgs, RateArgs};
 use crate::sim::SimArgs;
 use crate::suite::{StartupArgs, ThroughputArgs};
 
@@ -251,12 +252,10 @@ pub(crate) enum Bench {
     Sched,
     /// Shares beside those of an ideal fluid server, in virtual time, without I/O
     Fairness,
-    /// Random 4 KiB reads through the whole path, beside qemu-storage-daemon
-    Rate {
-        /// Where images and logs go; the disk below it is the one that is measured
-        #[arg(long, value_name = "DIR", default_value = "target/bench")]
-        dir: PathBuf,
-    },
+    /// Requests per second, latency and processor time, beside qemu-storage-daemon
+    Rate(RateArgs),
+    /// Latency of a small reader beside a heavy neighbour, and what is left of the neighbour's rate
+    Isolation(IsolationArgs),
     /// Shares of two disks with weights 100 and 300 that saturate one pool
     Shares {
         /// Where images and logs go; the disk below it is the one that is shared

@@ -2,13 +2,13 @@
 
 use std::env;
 
-use evenkeel_bench::{demo, downwards, fairness, kernel, rate, sched, shares};
+use evenkeel_bench::{demo, downwards, fairness, kernel, sched, shares};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::args::{Bench, BenchArgs, BenchFormat, Format};
 use crate::failure::{Failure, Outcome};
-use crate::{print, suite};
+use crate::{measure, print, suite};
 
 pub(crate) fn run(args: &BenchArgs) -> Outcome<()> {
     let format = match args.format {
@@ -51,11 +51,8 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome<()> {
             }
             show(format, &report, |_| report.page())
         }
-        Bench::Rate { dir } => {
-            let options = rate::RateOptions::new(evenkeel, dir.clone());
-            let report = rate::run(&options, &mut progress).map_err(Failure::Work)?;
-            show(format, &report, table)
-        }
+        Bench::Isolation(what) => measure::isolation(what, format),
+        Bench::Rate(what) => measure::rate(what, format),
         Bench::Sched => {
             let report = sched::run(&sched::Options::default(), |row| {
                 progress(&format!("{}, {} queues", row.scheduler, row.queues));
@@ -82,7 +79,8 @@ impl Bench {
     }
 }
 
-fn progress(line: &str) {
+/// Tells how far it is.
+pub(crate) fn progress(line: &str) {
     eprintln!("{line}");
 }
 

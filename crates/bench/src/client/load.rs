@@ -123,8 +123,19 @@ impl Loader {
     ///
     /// # Errors
     ///
-    /// If a request failed or the server broke the rules of the ring.
+    /// As [`take`](Self::take).
     pub fn turn(&mut self) -> io::Result<bool> {
+        let answered = self.take()?;
+        self.fill();
+        Ok(answered)
+    }
+
+    /// Takes every answer; `true` if there was one.
+    ///
+    /// # Errors
+    ///
+    /// If a request failed or the server broke the rules of the ring.
+    pub fn take(&mut self) -> io::Result<bool> {
         let before = self.requests;
         while let Some(completion) = self.client.next_completion().map_err(io::Error::other)? {
             if completion.status != 0 {
@@ -137,6 +148,11 @@ impl Loader {
                 self.latencies_ns.push(u32::try_from(latency).unwrap_or(u32::MAX));
             }
         }
+        Ok(self.requests != before)
+    }
+
+    /// Fills the vrings.
+    pub fn fill(&mut self) {
         for vring in 0..self.vrings {
             while self.client.vring(vring).has_room() {
                 let io = self.next_io();
@@ -144,7 +160,6 @@ impl Loader {
             }
         }
         self.client.publish();
-        Ok(self.requests != before)
     }
 
     /// Waits for everything in flight and stops the vrings.
@@ -214,12 +229,42 @@ pub fn drive(loaders: &mut [Loader], duration: Duration) -> io::Result<Duration>
         if answered {
             continue;
         }
-        let patience = Duration::from_secs(60);
-        match wait_for(loaders, patience)?.0 {
-            Wake::Answers => {}
-            Wake::Broken => return Err(io::ErrorKind::InvalidData.into()),
-            Wake::Gone => return Err(io::ErrorKind::ConnectionReset.into()),
-            Wake::Timeout => return Err(io::ErrorKind::TimedOut.into()),
+        wait(loaders)?;
+    }
+}
+
+/// Drives a loader as somebody who thinks does: all answers, a pause, and the next requests; for
+/// `duration` at least. Returns how long it really was.
+///
+/// # Errors
+///
+/// As [`drive`].
+pub fn drive_thinking(
+    loader: &mut Loader,
+    think: Duration,
+    duration: Duration,
+) -> io::Result<Duration> {
+    let start = Instant::now();
+    loop {
+        loader.fill();
+        while !loader.take()? {
+            wait(std::slice::from_mut(loader))?;
         }
+        let elapsed = start.elapsed();
+        if elapsed >= duration {
+            return Ok(elapsed);
+        }
+        std::thread::sleep(think);
+    }
+}
+
+/// Sleeps until there may be answers.
+fn wait(loaders: &mut [Loader]) -> io::Result<()> {
+    let patience = Duration::from_secs(60);
+    match wait_for(loaders, patience)?.0 {
+        Wake::Answers => Ok(()),
+        Wake::Broken => Err(io::ErrorKind::InvalidData.into()),
+        Wake::Gone => Err(io::ErrorKind::ConnectionReset.into()),
+        Wake::Timeout => Err(io::ErrorKind::TimedOut.into()),
     }
 }

@@ -10,9 +10,9 @@ use evenkeel_sim::d36::GuestLoad;
 use super::load::{Beside, InGuest};
 use super::{App, Scenario};
 use crate::demo::launch::{self, PAUSE, Run};
+use crate::image::fill_image;
 use crate::lab::{Guest, Lab, reader};
 use crate::process::{DiskSpec, PoolSpec, Server};
-use crate::rate::fill_image;
 
 /// The disk of the guest, hence its VM.
 const VM: &str = "vm";

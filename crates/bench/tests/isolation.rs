@@ -1,0 +1,63 @@
+//! The isolation benchmark on real daemons. What it measures depends on the machine; that victim
+//! and aggressor meet, and that everything is reported, does not.
+#![expect(clippy::unwrap_used, reason = "a test that cannot set its scene has failed")]
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use evenkeel_bench::isolation::{IsolationOptions, IsolationReport, name, run};
+use evenkeel_bench::process::build_evenkeel;
+use evenkeel_bench::target::{Backing, Target};
+
+fn measure(dir: &Path, backing: Backing, targets: Vec<Target>) -> IsolationReport {
+    let evenkeel = build_evenkeel().unwrap();
+    let mut options = IsolationOptions::new(evenkeel, dir.to_owned(), backing, &[], &[]);
+    options.targets = targets;
+    options.disk_bytes = 32 << 20;
+    options.rounds = 1;
+    options.duration = Duration::from_millis(100);
+    let report = run(&options, &mut |line| println!("{line}")).unwrap();
+    let expected: Vec<(String, String)> = options
+        .aggressors
+        .iter()
+        .flat_map(|shape| options.targets.iter().map(|target| (target.to_string(), name(shape))))
+        .collect();
+    let pair =
+        |row: &evenkeel_bench::isolation::IsolationRow| (row.server.clone(), row.aggressor.clone());
+    assert_eq!(report.rows.iter().map(pair).collect::<Vec<_>>(), expected);
+    report
+}
+
+fn scene(name: &str) -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("isolation-{name}"));
+    let _absent = std::fs::remove_dir_all(&dir);
+    dir
+}
+
+#[test]
+fn victim_and_aggressor_are_served_together_on_a_real_file() {
+    let dir = scene("real");
+    let deep = Target::Evenkeel { scheduler: "bfq".to_owned(), depth: Some(2) };
+    let targets = vec![Target::evenkeel("bfq"), Target::evenkeel("none"), deep];
+    let report = measure(&dir, Backing::Image, targets);
+    for row in &report.rows {
+        assert!(row.victim_p50_us > 0.0 && row.victim_p50_us <= row.victim_p99_us, "{row:?}");
+        assert!(row.victim_alone_p99_us > 0.0 && row.victim_iops > 0.0, "{row:?}");
+        assert!(row.aggressor_mb_s > 0.0 && row.aggressor_alone_mb_s > 0.0, "{row:?}");
+        assert_eq!((row.cap_mb_s, row.rounds), (None, 1));
+    }
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn a_modelled_disk_makes_the_victim_wait_for_its_neighbour() {
+    let dir = scene("modelled");
+    let targets = vec![Target::evenkeel("none")];
+    let report = measure(&dir, Backing::Model("sdhc".to_owned()), targets);
+    // 64 KiB writes at random take an SD card tens of milliseconds each; without a scheduler the
+    // victim waits behind those that came before it.
+    let row = report.rows.iter().find(|row| row.aggressor.starts_with("write")).unwrap();
+    assert!(row.victim_p50_us > row.victim_alone_p50_us, "{row:?}");
+    assert_eq!(row.io, "sdhc");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
