@@ -99,9 +99,11 @@ pub(crate) trait Nodes {
     /// Returns whether node `a` lies strictly before node `b`.
     fn before(&self, a: u32, b: u32) -> bool;
 
-    /// Computes the value about the subtree of `index` anew; its children are up to date.
-    fn refresh(&mut self, index: u32) {
+    /// Computes the value about the subtree of `index` anew, and returns whether it is another
+    /// one now; its children are up to date.
+    fn refresh(&mut self, index: u32) -> bool {
         let _ = index;
+        false
     }
 }
 
@@ -199,13 +201,14 @@ impl Tree {
         let [left, right] = gone.children;
         // Where the tree became lower: below this node, on this side.
         let (lowest, side);
+        let mut heir = NIL;
         if left == NIL || right == NIL {
             let child = if left == NIL { right } else { left };
             side = self.replace_child(nodes, gone.parent, index, child);
             lowest = gone.parent;
         } else {
             // The successor has no left child; it takes the place of the node that goes.
-            let heir = outermost(nodes, right, LEFT);
+            heir = outermost(nodes, right, LEFT);
             let old = *nodes.links(heir);
             if old.parent == index {
                 (lowest, side) = (heir, RIGHT);
@@ -222,7 +225,7 @@ impl Tree {
             self.replace_child(nodes, gone.parent, index, heir);
         }
         *nodes.links_mut(index) = Links::DETACHED;
-        self.mend_shrunk(nodes, lowest, side);
+        self.mend_shrunk(nodes, lowest, side, heir);
     }
 
     /// Returns the first node in the order.
@@ -261,12 +264,11 @@ impl Tree {
         Gap { below, above }
     }
 
-    /// Computes the values about subtrees anew from `index` to the root, after the value of
-    /// `index` itself changed in place.
+    /// Computes the values about subtrees anew from `index` upwards as far as they change, after the
+    /// value of `index` itself changed in place.
     pub(crate) fn refresh_up<N: Nodes + ?Sized>(&self, nodes: &mut N, index: u32) {
         let mut at = index;
-        while at != NIL {
-            nodes.refresh(at);
+        while at != NIL && nodes.refresh(at) {
             at = nodes.links(at).parent;
         }
     }
@@ -322,9 +324,16 @@ impl Tree {
     }
 
     /// Restores balance and values about subtrees after the subtree of `at` (possibly [`NIL`]) on
-    /// `side` shrank by one level.
+    /// `side` shrank by one level. What `heir` (possibly [`NIL`]) knows of its subtree was true at
+    /// another place.
     #[inline]
-    fn mend_shrunk<N: Nodes + ?Sized>(&mut self, nodes: &mut N, mut at: u32, mut side: usize) {
+    fn mend_shrunk<N: Nodes + ?Sized>(
+        &mut self,
+        nodes: &mut N,
+        mut at: u32,
+        mut side: usize,
+        mut heir: u32,
+    ) {
         while at != NIL {
             let links = nodes.links_mut(at);
             let parent = links.parent;
@@ -340,6 +349,7 @@ impl Tree {
             } else {
                 top = self.lift(nodes, at, 1 - side);
                 if nodes.links(top).lean != EVEN {
+                    heir = if at == heir { NIL } else { heir };
                     at = parent;
                     break;
                 }
@@ -347,9 +357,16 @@ impl Tree {
             if parent != NIL {
                 side = side_of(nodes, parent, top);
             }
+            heir = if at == heir { NIL } else { heir };
             at = parent;
         }
         if N::AUGMENTED {
+            // Up to the heir and its parent, whatever changes.
+            while heir != NIL {
+                nodes.refresh(at);
+                heir = if at == heir { NIL } else { heir };
+                at = nodes.links(at).parent;
+            }
             self.refresh_up(nodes, at);
         }
     }
@@ -508,12 +525,13 @@ mod tests {
             self.0[a as usize].key < self.0[b as usize].key
         }
 
-        fn refresh(&mut self, index: u32) {
+        fn refresh(&mut self, index: u32) -> bool {
             let links = self.0[index as usize].links;
             let children = [links.left(), links.right()].into_iter().flatten();
             let least = children.map(|child| self.0[child as usize].least).min();
             let own = self.0[index as usize].value;
-            self.0[index as usize].least = least.map_or(own, |least| least.min(own));
+            let least = least.map_or(own, |least| least.min(own));
+            core::mem::replace(&mut self.0[index as usize].least, least) != least
         }
     }
 

@@ -39,6 +39,7 @@ impl Bfq {
             let weighed =
                 self.used().filter(|queue| queue.weighed && usize::from(queue.level) == level);
             assert_eq!(weighed.count(), count as usize, "weights in play are counted");
+            assert_eq!(self.levels_used >> level & 1 == 1, count > 0, "and levels in use known");
         }
     }
 

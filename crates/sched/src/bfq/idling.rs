@@ -17,12 +17,14 @@ const FLASH_IDLE: Nanos = Nanos::from_millis(1);
 impl Bfq {
     /// Returns whether treating all queues alike would do injustice to this one.
     pub(super) fn is_asymmetric(&self, id: u32) -> bool {
+        if self.pending_groups > 1 {
+            return true;
+        }
         let queue = &self.queues[id as usize];
-        let levels = self.levels.iter().filter(|&&count| count > 0).count();
-        let lightest = self.levels.iter().rposition(|&count| count > 0);
-        let is_lightest = queue.weighed && lightest == Some(usize::from(queue.level));
+        let used = self.levels_used;
+        let is_lightest = queue.weighed && used.ilog2() == u32::from(queue.level);
         let classes = self.busy.iter().filter(|&&count| count > 0).count();
-        (levels >= 2 && !is_lightest) || classes >= 2 || self.pending_groups > 1
+        (used.count_ones() >= 2 && !is_lightest) || classes >= 2
     }
 
     /// Returns whether the device reorders on its own and does not rotate: there, waiting for one

@@ -166,21 +166,27 @@ impl Bfq {
         };
         let rival = self.queues[holder as usize].node;
         let is_exact = self.rules.preempts_where_paths_part;
-        let outranks = if is_exact {
-            self.engine.outranks(node, rival)
-        } else {
-            self.engine.outranks_by_parent(node, rival)
+        let outranks = || {
+            if is_exact {
+                self.engine.outranks(node, rival)
+            } else {
+                self.engine.outranks_by_parent(node, rival)
+            }
         };
-        let has_reason = (continues && self.coeff(id) >= self.coeff(holder))
-            || outranks
-            || !self.better_to_idle(holder);
+        let has_reason = || {
+            (continues && self.coeff(id) >= self.coeff(holder))
+                || outranks()
+                || !self.better_to_idle(holder)
+        };
         let is_worse = class == Class::Idle && self.queues[holder as usize].class != Class::Idle;
-        let may = if is_exact {
-            !is_worse && self.engine.is_next(node, rival)
-        } else {
-            self.engine.is_top_contested()
+        let may = || {
+            if is_exact {
+                !is_worse && self.engine.is_next(node, rival)
+            } else {
+                self.engine.is_top_contested()
+            }
         };
-        if has_reason && may {
+        if has_reason() && may() {
             self.expire(now, ExpireReason::Preempted);
         }
     }
@@ -236,6 +242,9 @@ impl Bfq {
             queue.weighed = is_weighed;
             let count = &mut self.levels[usize::from(queue.level)];
             *count = if is_weighed { *count + 1 } else { *count - 1 };
+            let bit = 1_u8 << queue.level;
+            self.levels_used =
+                if *count > 0 { self.levels_used | bit } else { self.levels_used & !bit };
         }
     }
 

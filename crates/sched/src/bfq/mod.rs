@@ -227,8 +227,9 @@ pub struct Bfq {
     busy: [u32; 3],
     /// Busy queues that are raised.
     wr_busy: u32,
-    /// Pending queues of each level that are not raised.
+    /// Pending queues of each level that are not raised, and for each level that has some a bit.
     levels: [u32; 8],
+    levels_used: u8,
     /// Queues with requests, waiting or at the device.
     pending: u32,
     /// Groups with pending queues of their own.
@@ -284,6 +285,7 @@ impl Bfq {
             busy: [0; 3],
             wr_busy: 0,
             levels: [0; 8],
+            levels_used: 0,
             pending: 0,
             pending_groups: 0,
             limits: Limits::new(tunables.max_budget_sectors),

@@ -155,11 +155,11 @@ impl Bfq {
     /// requests of one file were seen to starve those of another for seconds. So it holds at most
     /// what it moves in a thirty-second part of the timeout, about 4 ms.
     pub(super) fn device_is_full(&self, tag: Tag) -> bool {
-        let most = (self.rate.budget(self.tunables.timeout_sync) / 32).max(DEVICE_SECTORS_MIN);
-        let nr_sectors = u64::from(self.table.get(tag).nr_sectors);
+        let would_hold = self.device_sectors + u64::from(self.table.get(tag).nr_sectors);
         self.rules.device_holds_little
             && self.device_sectors > 0
-            && self.device_sectors + nr_sectors > most
+            && would_hold > DEVICE_SECTORS_MIN
+            && would_hold > self.rate.budget(self.tunables.timeout_sync) / 32
     }
 
     /// Sends a request of the queue in service to the device.

@@ -36,6 +36,7 @@ impl Wf2q {
     fn check_entity(&self, node: Node) {
         let entity = self.arena.at(node);
         let parent = self.arena.at(entity.parent);
+        assert_eq!(entity.competes_in, parent.sched, "it competes among its parent's children");
         let sched = &self.scheds[parent.sched as usize];
         let is_linked = entity.links.is_linked();
         assert_eq!(is_linked, matches!(entity.place, Place::Active | Place::Idle), "E7");

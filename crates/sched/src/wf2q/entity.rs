@@ -21,7 +21,9 @@ pub(super) enum Place {
     InService,
 }
 
+/// A member of the competition; what searches look at lies in its first cache line.
 #[derive(Clone, Debug)]
+#[repr(C, align(64))]
 pub(super) struct Entity {
     pub(super) links: Links,
     pub(super) start: Vtime,
@@ -30,30 +32,34 @@ pub(super) struct Entity {
     pub(super) min_start: Vtime,
     /// Received in the current slot, in sectors.
     pub(super) service: u64,
+    /// Weight in force: raise included.
+    pub(super) weight: u32,
+    /// Index of the scheduler in which it competes, its parent's.
+    pub(super) competes_in: u32,
+    pub(super) parent: Node,
+    pub(super) class: Class,
+    pub(super) place: Place,
+    pub(super) depth: u8,
+    /// Whether the lead over virtual time is forgiven when the entity is next queued.
+    pub(super) is_forgiven: bool,
     /// What the slot may bring, in sectors.
     pub(super) budget: u64,
     /// Received since the entity exists, in sectors, without time charges.
     pub(super) total: u64,
-    /// Weight in force: raise included.
-    pub(super) weight: u32,
+    /// By how much `finish` is put off while the entity is idle: so long its weight goes on
+    /// counting although virtual time has caught up with it.
+    pub(super) hold: u64,
+    /// Index of the scheduler of its children, [`NIL`] for a leaf.
+    pub(super) sched: u32,
     /// Weight asked for, without raise.
     pub(super) base: u16,
     /// Raise in force.
     pub(super) coeff: u16,
     /// Raise asked for; weight and raise come into force when the entity is next queued.
     pub(super) new_coeff: u16,
-    pub(super) class: Class,
-    pub(super) place: Place,
-    /// By how much `finish` is put off while the entity is idle: so long its weight goes on
-    /// counting although virtual time has caught up with it.
-    pub(super) hold: u64,
-    /// Whether the lead over virtual time is forgiven when the entity is next queued.
-    pub(super) is_forgiven: bool,
-    pub(super) depth: u8,
-    pub(super) parent: Node,
-    /// Index of the scheduler of its children, [`NIL`] for a leaf.
-    pub(super) sched: u32,
 }
+
+const _: () = assert!(size_of::<Entity>() == 128, "an entity is two cache lines");
 
 impl Entity {
     pub(super) fn new(parent: Node, depth: u8, class: Class, weight: u16, sched: u32) -> Self {
@@ -63,19 +69,20 @@ impl Entity {
             finish: Vtime::default(),
             min_start: Vtime::default(),
             service: 0,
+            weight: u32::from(weight),
+            competes_in: NIL,
+            parent,
+            class,
+            place: Place::Away,
+            depth,
+            is_forgiven: false,
             budget: 0,
             total: 0,
-            weight: u32::from(weight),
+            hold: 0,
+            sched,
             base: weight,
             coeff: 1,
             new_coeff: 1,
-            class,
-            place: Place::Away,
-            hold: 0,
-            is_forgiven: false,
-            depth,
-            parent,
-            sched,
         }
     }
 
@@ -95,6 +102,11 @@ impl Entity {
 
     pub(super) fn after(&self, service: u64) -> Vtime {
         self.start.after(service, u64::from(self.weight))
+    }
+
+    /// Returns whether virtual time is beyond where so much service takes the entity.
+    pub(super) fn is_left_behind(&self, vtime: Vtime, service: u64) -> bool {
+        vtime.is_beyond(self.start, service, u64::from(self.weight))
     }
 }
 
@@ -133,7 +145,7 @@ impl Nodes for Arena {
     }
 
     #[inline]
-    fn refresh(&mut self, index: u32) {
+    fn refresh(&mut self, index: u32) -> bool {
         let entity = self.at(index);
         let mut least = entity.start;
         if let Some(left) = entity.links.left() {
@@ -142,7 +154,27 @@ impl Nodes for Arena {
         if let Some(right) = entity.links.right() {
             least = least.min(self.at(right).min_start);
         }
-        self.at_mut(index).min_start = least;
+        core::mem::replace(&mut self.at_mut(index).min_start, least) != least
+    }
+}
+
+/// The same for idle trees, in which nobody looks for the least start.
+pub(super) struct Idle<'a>(pub(super) &'a mut Arena);
+
+impl Nodes for Idle<'_> {
+    #[inline]
+    fn links(&self, index: u32) -> &Links {
+        &self.0.at(index).links
+    }
+
+    #[inline]
+    fn links_mut(&mut self, index: u32) -> &mut Links {
+        &mut self.0.at_mut(index).links
+    }
+
+    #[inline]
+    fn before(&self, a: u32, b: u32) -> bool {
+        self.0.before(a, b)
     }
 }
 
@@ -163,7 +195,7 @@ impl ServiceTree {
         if let Some(first) = self.idle.first(arena)
             && !arena.at(first).finish.is_after(self.vtime)
         {
-            self.idle.remove(arena, first);
+            self.idle.remove(&mut Idle(arena), first);
             let entity = arena.at_mut(first);
             entity.place = Place::Away;
             entity.drop_hold();

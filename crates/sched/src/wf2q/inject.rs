@@ -34,7 +34,7 @@ impl Wf2q {
         let mut node = leaf;
         while node != ROOT && self.arena.at(node).place == Place::Active {
             let entity = self.arena.at(node);
-            let sched = &self.scheds[self.arena.at(entity.parent).sched as usize];
+            let sched = &self.scheds[entity.competes_in as usize];
             let tree = &sched.trees[entity.class as usize];
             if entity.start.is_after(tree.vtime.after(entity.budget, u64::from(entity.weight))) {
                 return false;
@@ -53,7 +53,7 @@ impl Wf2q {
             let entity = self.arena.at_mut(node);
             entity.total += moved;
             let (parent, class, place) = (entity.parent, entity.class, entity.place);
-            let sched = self.arena.at(parent).sched;
+            let sched = entity.competes_in;
             let tree = &mut self.scheds[sched as usize].trees[class as usize];
             tree.vtime = tree.vtime.after(cost, tree.wsum);
             match place {
@@ -105,7 +105,7 @@ impl Wf2q {
         let mut node = leaf;
         while node != ROOT {
             let entity = self.arena.at(node);
-            let sched = &self.scheds[self.arena.at(entity.parent).sched as usize];
+            let sched = &self.scheds[entity.competes_in as usize];
             let classes = &sched.trees[..=entity.class as usize];
             let wsum = if entity.is_leaf() {
                 classes.iter().fold(0, |wsum, tree| wsum * 8 + tree.wsum)

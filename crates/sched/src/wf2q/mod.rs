@@ -47,7 +47,7 @@ use alloc::vec::Vec;
 
 use crate::tree::NIL;
 use crate::{Class, Nanos, Weight};
-use entity::{Arena, Entity, Place, Sched, ServiceTree};
+use entity::{Arena, Entity, Idle, Place, Sched, ServiceTree};
 pub(crate) use policy::Policy;
 use vtime::delta;
 
@@ -122,7 +122,9 @@ impl Wf2q {
     fn add(&mut self, parent: Node, class: Class, weight: Weight, sched: u32) -> Node {
         assert!(!self.arena.at(parent).is_leaf(), "only groups have children");
         let depth = self.arena.at(parent).depth.checked_add(1).expect("at most 255 levels");
-        let entity = Entity::new(parent, depth, class, weight.value(), sched);
+        let competes_in = self.arena.at(parent).sched;
+        let entity =
+            Entity { competes_in, ..Entity::new(parent, depth, class, weight.value(), sched) };
         if let Some(node) = self.free_entities.pop() {
             *self.arena.at_mut(node) = entity;
             return node;
@@ -183,7 +185,7 @@ impl Wf2q {
         let entity = self.arena.at(leaf);
         if entity.class == Class::Idle && self.policy == Policy::Exact {
             // Groups are best effort, so this concerns leaves alone.
-            let sched = &mut self.scheds[self.arena.at(entity.parent).sched as usize];
+            let sched = &mut self.scheds[entity.competes_in as usize];
             if sched.trees[Class::Idle as usize].active.is_empty() {
                 sched.idle_due = now + self.idle_guarantee;
             }
@@ -215,12 +217,11 @@ impl Wf2q {
             let entity = self.arena.at_mut(node);
             entity.service += cost;
             entity.total += moved;
-            let (parent, class) = (entity.parent, entity.class);
-            let sched = self.arena.at(parent).sched;
+            let (sched, class) = (entity.competes_in, entity.class);
+            node = entity.parent;
             let tree = &mut self.scheds[sched as usize].trees[class as usize];
             tree.vtime = tree.vtime.after(cost, tree.wsum);
             tree.forget(&mut self.arena, self.policy);
-            node = parent;
         }
         self.arena.at_mut(ROOT).total += moved;
     }
@@ -272,8 +273,8 @@ impl Wf2q {
             After::Leaves(memory) => (leaf, None, memory),
         };
         loop {
-            let parent = self.arena.at(node).parent;
-            let sched = self.sched_of(parent);
+            let Entity { parent, competes_in, .. } = *self.arena.at(node);
+            let sched = &mut self.scheds[competes_in as usize];
             assert!(sched.in_service == node, "the leaf in service expires");
             sched.in_service = NIL;
             match budget {
@@ -311,8 +312,8 @@ impl Wf2q {
         let (top, _) = self.rivals(leaf, holder);
         let mut node = leaf;
         loop {
-            let parent = self.arena.at(node).parent;
-            let sched = &self.scheds[self.arena.at(parent).sched as usize];
+            let Entity { parent, competes_in, .. } = *self.arena.at(node);
+            let sched = &self.scheds[competes_in as usize];
             if sched.next(&self.arena, self.policy).is_none_or(|(_, next)| next != node) {
                 return false;
             }
@@ -337,9 +338,9 @@ impl Wf2q {
         let mut node = leaf;
         while node != ROOT {
             let entity = self.arena.at(node);
-            let sched = &self.scheds[self.arena.at(entity.parent).sched as usize];
+            let sched = &self.scheds[entity.competes_in as usize];
             let vtime = sched.trees[entity.class as usize].vtime;
-            if vtime.is_after(entity.after(entity.service + tolerance)) {
+            if entity.is_left_behind(vtime, entity.service + tolerance) {
                 return true;
             }
             node = entity.parent;
@@ -453,8 +454,8 @@ impl Wf2q {
         }
         entity.finish = entity.after(budget);
         entity.place = Place::Active;
-        let (parent, class) = (entity.parent, entity.class);
-        let sched = &mut self.scheds[self.arena.at(parent).sched as usize];
+        let (sched, class) = (entity.competes_in, entity.class);
+        let sched = &mut self.scheds[sched as usize];
         sched.trees[class as usize].active.insert(&mut self.arena, node);
     }
 
@@ -465,10 +466,10 @@ impl Wf2q {
         entity.finish = entity.after(entity.service).plus(entity.hold);
         entity.service = 0;
         let (finish, weight) = (entity.finish, u64::from(entity.weight));
-        let (parent, class) = (entity.parent, entity.class);
-        let tree = &mut self.scheds[self.arena.at(parent).sched as usize].trees[class as usize];
+        let (sched, class) = (entity.competes_in, entity.class);
+        let tree = &mut self.scheds[sched as usize].trees[class as usize];
         let place = if finish.is_after(tree.vtime) {
-            tree.idle.insert(&mut self.arena, node);
+            tree.idle.insert(&mut Idle(&mut self.arena), node);
             Place::Idle
         } else {
             tree.wsum -= weight;
@@ -493,27 +494,22 @@ impl Wf2q {
     fn leave_active(&mut self, node: Node) {
         let entity = self.arena.at(node);
         debug_assert!(entity.place == Place::Active, "it waits");
-        let (parent, class) = (entity.parent, entity.class);
-        let sched = &mut self.scheds[self.arena.at(parent).sched as usize];
+        let (sched, class) = (entity.competes_in, entity.class);
+        let sched = &mut self.scheds[sched as usize];
         sched.trees[class as usize].active.remove(&mut self.arena, node);
     }
 
     fn leave_idle(&mut self, node: Node) {
         let entity = self.arena.at(node);
-        let (parent, class) = (entity.parent, entity.class);
-        let sched = &mut self.scheds[self.arena.at(parent).sched as usize];
-        sched.trees[class as usize].idle.remove(&mut self.arena, node);
-    }
-
-    fn sched_of(&mut self, group: Node) -> &mut Sched {
-        let sched = self.arena.at(group).sched;
-        &mut self.scheds[sched as usize]
+        let (sched, class) = (entity.competes_in, entity.class);
+        let sched = &mut self.scheds[sched as usize];
+        sched.trees[class as usize].idle.remove(&mut Idle(&mut self.arena), node);
     }
 
     fn tree_of(&mut self, node: Node) -> &mut ServiceTree {
         let entity = self.arena.at(node);
-        let (parent, class) = (entity.parent, entity.class);
-        &mut self.sched_of(parent).trees[class as usize]
+        let (sched, class) = (entity.competes_in, entity.class);
+        &mut self.scheds[sched as usize].trees[class as usize]
     }
 }
 

@@ -25,6 +25,16 @@ impl Vtime {
         self.0.wrapping_sub(other.0).cast_signed() > 0
     }
 
+    /// Returns whether this point lies after the one that `service` sectors at `weight` lie after
+    /// `start`. Multiplies where comparing with [`after`](Self::after) would divide.
+    #[inline]
+    pub(crate) fn is_beyond(self, start: Self, service: u64, weight: u64) -> bool {
+        let way = self.0.wrapping_sub(start.0);
+        // A whole number is greater than a quotient rounded down if it is greater than the quotient.
+        way.cast_signed() > 0
+            && u128::from(way) * u128::from(weight) > u128::from(service) << SERVICE_SHIFT
+    }
+
     /// Returns the later of two points.
     #[inline]
     pub(crate) const fn max(self, other: Self) -> Self {
@@ -60,6 +70,7 @@ pub(crate) const fn delta(service: u64, weight: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::Random;
 
     #[test]
     fn delta_matches_the_vectors() {
@@ -72,6 +83,22 @@ mod tests {
             (8, 1000, 33_554),
         ] {
             assert_eq!(delta(service, weight), expected);
+        }
+    }
+
+    #[test]
+    fn being_beyond_is_being_after_the_point_that_the_service_leads_to() {
+        let mut random = Random::new(5);
+        for _ in 0..100_000 {
+            let start = Vtime(random.below(u64::MAX));
+            let (service, weight) = (random.below(1 << 20), 1 + random.below(120_000));
+            let way = random.below(2 * delta(service, weight) + 3);
+            for point in
+                [start.plus(way), start.after(service, weight), Vtime(start.0.wrapping_sub(1))]
+            {
+                let expected = point.is_after(start.after(service, weight));
+                assert_eq!(point.is_beyond(start, service, weight), expected);
+            }
         }
     }
 
