@@ -34,9 +34,7 @@ impl Loop {
         let elevator = ElevatorConfig { kind, ..ElevatorConfig::default() };
         let config = EngineConfig { elevator, depth: DEPTH, blocks: BlockConfig::default() };
         let mut engine = Engine::new(now, &config);
-        if !explains {
-            engine.without_explanations();
-        }
+        engine.explain_waits(explains);
         let geometry = Geometry {
             sectors: 1 << 24,
             block_bytes: 512,

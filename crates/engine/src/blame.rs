@@ -86,11 +86,14 @@ impl Blame {
         }
     }
 
-    /// Closes the books for good. Nothing may have been written yet.
-    pub(crate) fn turn_off(&mut self) {
+    /// Says whether anything is written. Nothing may have been written yet.
+    pub(crate) fn turn(&mut self, is_on: bool) {
         let is_blank = |account: &Account| account.waited.time == 0 && account.served.time == 0;
-        assert!(self.accounts.iter().all(is_blank), "the books are turned off before they begin");
-        self.is_on = false;
+        assert!(
+            self.accounts.iter().all(is_blank),
+            "whether there are books is said before they begin"
+        );
+        self.is_on = is_on;
     }
 
     /// Opens an account.

@@ -516,6 +516,11 @@ impl Engine {
         parts.clear();
         parts.extend(self.parts(tag));
         self.scratch = parts;
+        self.let_go(now, tag);
+    }
+
+    /// Lets whoever decided for a command forget it.
+    fn let_go(&mut self, now: Nanos, tag: Tag) {
         match self.slots.get(tag).place {
             Place::Carried => self.drop_carried(tag),
             _ => self.scheduler.complete(now, tag),
@@ -538,6 +543,11 @@ impl Engine {
             return self.complete_piece(now, tag);
         }
         self.release(now, tag);
+        if self.slots.get(tag).parts == 1 {
+            self.let_go(now, tag);
+            self.finish(now, tag, tag, Status::Ok);
+            return;
+        }
         self.take_apart(now, tag);
         let parts = core::mem::take(&mut self.scratch);
         for &part in &parts {

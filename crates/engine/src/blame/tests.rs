@@ -135,7 +135,7 @@ fn a_thousand_vms_that_wait_for_each_other_take_a_bounded_row_each() {
 #[test]
 fn books_that_are_turned_off_say_nothing() {
     let mut blame = books(NAMED);
-    blame.turn_off();
+    blame.turn(false);
     blame.wait(at(0), GroupId(1), 1);
     serve(&mut blame, 2, 0, 50);
     assert_eq!(blame.explain(at(60), GroupId(1)), Explanation::default());

@@ -40,16 +40,18 @@ impl Engine {
         } else {
             None
         };
-        let help = self.helps.next_deadline();
+        let mut first = earlier(retry, self.helps.next_deadline());
         if !self.blocks.has_room() {
-            return [retry, help].into_iter().flatten().min();
+            return first;
         }
-        let release = if self.is_controlled { self.gate.next_release() } else { None };
+        if self.is_controlled {
+            first = earlier(first, self.gate.next_release());
+        }
         let next = self.blocks.next_deadline(|| {
             let due = if self.is_controlled { self.floors.next_due() } else { None };
-            [due, self.scheduler.next_deadline()].into_iter().flatten().min()
+            earlier(due, self.scheduler.next_deadline())
         });
-        [retry, help, release, next].into_iter().flatten().min()
+        earlier(first, next)
     }
 
     /// Returns how commands were handed to the device so far.
@@ -62,6 +64,15 @@ impl Engine {
     #[must_use]
     pub const fn precedence_figures(&self) -> [u64; Precedence::COUNT] {
         self.sent_with
+    }
+}
+
+/// Returns the earlier of two instants, as far as there are any.
+#[inline]
+fn earlier(one: Option<Nanos>, other: Option<Nanos>) -> Option<Nanos> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
     }
 }
 
