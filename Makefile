@@ -25,7 +25,7 @@ help:
 	@echo 'make bench-kernel'
 	@echo '              the same beside the schedulers of a Linux guest; writes docs/results'
 	@echo 'make bench-performance'
-	@echo '              the path beside qemu-storage-daemon, and isolation; writes docs/results'
+	@echo '              the path beside qemu-storage-daemon, isolation, cost; writes docs/results'
 	@echo 'make lint     check format, lints and documentation'
 	@echo 'make fuzz     fuzz the parser of requests and each scheduler, $(FUZZ_SECONDS) s each, then try'
 	@echo '              $(FUZZ_CASES) cases in each random test of the schedulers (hours)'
@@ -59,6 +59,7 @@ bench-kernel: build
 bench-performance: build
 	$(EVENKEEL) bench rate --results docs/results
 	$(EVENKEEL) bench isolation --results docs/results
+	$(EVENKEEL) bench cost --results docs/results
 
 lint: setup
 	$(CARGO) fmt --all --check

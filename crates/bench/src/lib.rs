@@ -3,6 +3,7 @@
 mod allocations;
 mod child;
 pub mod client;
+pub mod cost;
 mod cpu;
 pub mod d36;
 pub mod demo;

@@ -169,10 +169,12 @@ pub fn run(options: &RateOptions, progress: &mut dyn FnMut(&str)) -> Result<Rate
     options.check()?;
     let mut stage = options.stage();
     let starts_none = options.targets.iter().all(|target| matches!(target, Target::Other { .. }));
-    if !starts_none {
+    let targets = if starts_none {
+        options.targets.clone()
+    } else {
         stage.prepare()?;
-    }
-    let targets = admitted(&stage, &options.targets, progress);
+        admitted(&stage, &options.targets, progress)
+    };
     ensure!(!targets.is_empty(), "no server is left to be measured");
     let loads = loads(options);
     let mut samples = vec![vec![Vec::new(); targets.len()]; loads.len()];

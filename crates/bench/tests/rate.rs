@@ -60,7 +60,9 @@ fn a_server_that_is_there_already_is_measured_and_left_alone() {
     let socket = server.socket(0).to_owned();
     for pid in [None, Some(server.pid())] {
         options.targets = vec![Target::Other { socket: socket.clone(), pid }];
-        let report = run(&options, &mut |line| println!("{line}")).unwrap();
+        let mut said = Vec::new();
+        let report = run(&options, &mut |line| said.push(line.to_owned())).unwrap();
+        assert_eq!(said.len(), 2, "one line for each round and nothing about images: {said:?}");
         let row = &report.rows[0];
         assert!(row.iops > 0.0, "{row:?}");
         assert_eq!(row.server_cpu_us_per_request.is_some(), pid.is_some());

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use evenkeel_wire::{Profile, Scheduler, Source, Trust, WEIGHT_MAX, check_name, parse_size};
 
-use crate::measure::{IsolationArgs, RateArgs};
+use crate::measure::{CostArgs, IsolationArgs, RateArgs};
 use crate::sim::SimArgs;
 use crate::suite::{StartupArgs, ThroughputArgs};
 
@@ -250,6 +250,8 @@ pub(crate) enum Bench {
     Throughput(ThroughputArgs),
     /// Cost of one request in each scheduler, by the number of busy queues
     Sched,
+    /// Where the time of a request goes, stage by stage
+    Cost(CostArgs),
     /// Shares beside those of an ideal fluid server, in virtual time, without I/O
     Fairness,
     /// Requests per second, latency and processor time, beside qemu-storage-daemon

@@ -51,6 +51,7 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome<()> {
             }
             show(format, &report, |_| report.page())
         }
+        Bench::Cost(what) => measure::cost(what, format),
         Bench::Isolation(what) => measure::isolation(what, format),
         Bench::Rate(what) => measure::rate(what, format),
         Bench::Sched => {

@@ -1,4 +1,4 @@
-//! `evenkeel bench rate` and `evenkeel bench isolation`: arguments in, reports out.
+//! `evenkeel bench rate`, `isolation` and `cost`: arguments in, reports out.
 
 use std::env;
 use std::path::PathBuf;
@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 use evenkeel_bench::client::IoOp;
+use evenkeel_bench::cost::{self, CostOptions, Daemon, Kind};
 use evenkeel_bench::isolation::{self, IsolationOptions};
 use evenkeel_bench::rate::{self, DEPTH_MAX, RateOptions};
 use evenkeel_bench::target::{Backing, Target};
@@ -167,6 +168,51 @@ pub(crate) fn isolation(args: &IsolationArgs, format: Format) -> Outcome<()> {
     (options.rounds, options.duration) = (args.rounds, args.seconds);
     let report = isolation::run(&options, &mut progress).map_err(Failure::Work)?;
     finish("isolation", format, &report, args.results.as_deref())
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Examples:\n  \
+    evenkeel bench cost --results docs/results\n  \
+    evenkeel bench cost --scheduler bfq,cfq --disks 1,1000 --no-daemon\n\n\
+    docs/performance.md says what the stages are, and how to look into them with perf.")]
+pub(crate) struct CostArgs {
+    /// Schedulers
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "none,bfq",
+          value_parser = |name: &str| name.parse::<Kind>())]
+    scheduler: Vec<Kind>,
+    /// Numbers of disks, each of a VM of its own, that keep the device busy
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1,10,100",
+          value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    disks: Vec<u32>,
+    /// Most commands at the device, hence in a turn
+    #[arg(long, value_name = "N", default_value_t = 32,
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(DEPTH_MAX)))]
+    depth: u32,
+    /// Times that each is measured
+    #[arg(long, value_name = "N", default_value_t = 9,
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repetitions: u32,
+    /// Measure the engine only, in this process
+    #[arg(long)]
+    no_daemon: bool,
+    /// Where the daemon's image, socket and log go
+    #[arg(long, value_name = "DIR", default_value = "target/bench")]
+    dir: PathBuf,
+    /// Also write the report into this directory, as JSON and as a page
+    #[arg(long, value_name = "DIR")]
+    results: Option<PathBuf>,
+}
+
+pub(crate) fn cost(args: &CostArgs, format: Format) -> Outcome<()> {
+    let evenkeel = env::current_exe().map_err(Failure::work)?;
+    let duration = Duration::from_millis(500);
+    let daemon = Daemon { evenkeel, dir: args.dir.clone(), duration };
+    let mut options = CostOptions::new((!args.no_daemon).then_some(daemon));
+    options.kinds.clone_from(&args.scheduler);
+    options.disks.clone_from(&args.disks);
+    (options.depth, options.repetitions) = (args.depth, args.repetitions);
+    let report = cost::run(&options, &mut progress).map_err(Failure::Work)?;
+    finish("cost", format, &report, args.results.as_deref())
 }
 
 /// Keeps the servers of these names.
