@@ -23,6 +23,7 @@ mod chart;
 pub mod d36;
 mod device;
 mod disk;
+mod events;
 mod flash;
 pub mod practice;
 pub mod replay;

@@ -116,6 +116,7 @@ impl World {
             },
         };
         let mut engine = Engine::new(Nanos::ORIGIN, &config);
+        engine.explain_waits(false);
         let vm = engine.add_group(Nanos::ORIGIN, GroupId::ROOT, Weight::default());
         let geometry = Geometry {
             sectors: 1 << 50,

@@ -10,11 +10,11 @@
 
 mod params;
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 
 use evenkeel_sched::{Nanos, Tag};
 
+use crate::events::Events;
 use crate::{DeviceModel, Io, IoOp, ModelError};
 pub(crate) use params::{FlashParams, PARAMETERS, PRESETS};
 
@@ -57,8 +57,9 @@ pub struct FlashModel {
     written: u64,
     open: Vec<OpenUnit>,
     uses: u64,
-    /// Commands in execution: the instant of completion, and the order of their start.
-    active: BinaryHeap<Reverse<(u64, u64, Tag)>>,
+    /// Commands in execution, by the instant of completion.
+    active: Box<Events<Tag>>,
+    running: usize,
     started: u64,
     waiting: VecDeque<Waiting>,
 }
@@ -105,7 +106,8 @@ impl FlashModel {
             written: 0,
             open: open.collect(),
             uses: 0,
-            active: BinaryHeap::with_capacity(depth),
+            active: Box::default(),
+            running: 0,
             started: 0,
             waiting: VecDeque::with_capacity(256),
         })
@@ -127,7 +129,8 @@ impl FlashModel {
                 self.written.max(self.link_free[1]).max(at) + self.params.flush_us * 1_000
             }
         };
-        self.active.push(Reverse((end, self.started, tag)));
+        self.active.add(Nanos(end), tag);
+        self.running += 1;
         self.started += 1;
     }
 
@@ -227,7 +230,7 @@ impl DeviceModel for FlashModel {
     }
 
     fn submit(&mut self, now: Nanos, tag: Tag, io: &Io) {
-        if self.active.len() < self.depth {
+        if self.running < self.depth {
             self.start(now.0, tag, io);
         } else {
             self.waiting.push_back(Waiting { arrived: now.0, tag, io: *io });
@@ -235,17 +238,15 @@ impl DeviceModel for FlashModel {
     }
 
     fn next_event(&self) -> Option<Nanos> {
-        self.active.peek().map(|Reverse((end, _, _))| Nanos(*end))
+        self.active.next_at()
     }
 
     fn complete(&mut self, now: Nanos) -> Option<Tag> {
-        let Reverse((end, _, tag)) = *self.active.peek()?;
-        if end > now.0 {
-            return None;
-        }
-        self.active.pop();
+        let end = self.active.next_at()?;
+        let tag = self.active.due(now)?;
+        self.running -= 1;
         if let Some(next) = self.waiting.pop_front() {
-            self.start(end.max(next.arrived), next.tag, &next.io);
+            self.start(end.0.max(next.arrived), next.tag, &next.io);
         }
         Some(tag)
     }

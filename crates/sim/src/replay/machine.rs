@@ -51,7 +51,9 @@ pub(super) fn replay(
 ) -> Result<Outcome, ModelError> {
     let device = options.device.build()?;
     let depth = options.depth.unwrap_or_else(|| device.depth()).max(1);
-    let engine = Engine::new(Nanos::ORIGIN, &engine_config(kind, depth, device.rotational()));
+    let config = engine_config(kind, depth, device.rotational());
+    let mut engine = Engine::new(Nanos::ORIGIN, &config);
+    engine.explain_waits(false);
     let count = workload.requests.len();
     let mut machine = Machine {
         workload,

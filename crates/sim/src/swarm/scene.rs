@@ -129,7 +129,7 @@ impl Scene {
             Class::Mixed => draw::blocks(&mut random),
             _ => BlockConfig::default(),
         };
-        let mut host = HostModel::new(HostPath::Evenkeel, kind);
+        let mut host = HostModel { explains: true, ..HostModel::new(HostPath::Evenkeel, kind) };
         (host.elevator, host.depth, host.blocks) = (elevator.clone(), Some(depth), blocks);
         let is_compatible = kind == Kind::Bfq && elevator.bfq.kernel_compat;
         let rules = if is_compatible { " with kernel_compat" } else { "" };

@@ -15,6 +15,9 @@ use crate::{DeviceModel, Io, IoOp, Model};
 /// Sectors, `start..end`.
 pub type Sectors = std::ops::Range<u64>;
 
+/// The instant of what does not happen.
+const NEVER: Nanos = Nanos(u64::MAX);
+
 /// What goes wrong.
 #[derive(Clone, Debug, Default)]
 pub struct FaultPlan {
@@ -72,6 +75,8 @@ pub struct FaultyDevice {
     /// Answers that the model has given and that are on their way.
     late: BinaryHeap<Reverse<(Nanos, u64, Tag)>>,
     answers: u64,
+    /// When the next answer arrives, never if all have.
+    next: Nanos,
     /// Writes answered and not flushed.
     volatile: Vec<(u64, u32)>,
     /// How many of those were answered when each flush under way began.
@@ -89,6 +94,7 @@ impl FaultyDevice {
             underway: Vec::new(),
             late: BinaryHeap::new(),
             answers: 0,
+            next: NEVER,
             volatile: Vec::new(),
             flushing: Vec::new(),
         }
@@ -119,6 +125,7 @@ impl FaultyDevice {
             self.flushing.push((tag, self.volatile.len()));
         }
         self.model.submit(now, tag, io);
+        self.look_ahead();
     }
 
     /// Ends all faults that have not hit yet: somebody has repaired the device and made room.
@@ -141,20 +148,30 @@ impl FaultyDevice {
 
     /// Returns the instant at which [`complete`](Self::complete) has something to return.
     #[must_use]
+    #[inline]
     pub fn next_event(&self) -> Option<Nanos> {
-        let late = self.late.peek().map(|Reverse((at, _, _))| *at);
-        match (self.model.next_event(), late) {
-            (Some(model), Some(late)) => Some(model.min(late)),
-            (model, late) => model.or(late),
-        }
+        (self.next != NEVER).then_some(self.next)
+    }
+
+    /// Finds out when the next answer arrives, or the model has one.
+    fn look_ahead(&mut self) {
+        let late = self.late.peek().map_or(NEVER, |Reverse((at, _, _))| *at);
+        self.next = self.model.next_event().unwrap_or(NEVER).min(late);
     }
 
     /// Returns a command that has finished by `now`, and what became of it; call until `None`.
+    #[inline]
     pub fn complete(&mut self, now: Nanos) -> Option<(Tag, Result<(), Errno>)> {
-        if self.is_plain {
-            let tag = self.model.complete(now)?;
-            return Some(self.answer(tag));
+        if now < self.next || self.next == NEVER {
+            return None;
         }
+        let tag = if self.is_plain { self.model.complete(now) } else { self.next_late(now) };
+        self.look_ahead();
+        tag.map(|tag| self.answer(tag))
+    }
+
+    /// Returns a command whose answer has arrived by now, in spite of all faults.
+    fn next_late(&mut self, now: Nanos) -> Option<Tag> {
         while let Some(at) = self.model.next_event().filter(|at| *at <= now) {
             let tag = self.model.complete(at).expect("the event is due");
             let late = self.lateness(at, tag);
@@ -166,7 +183,7 @@ impl FaultyDevice {
             return None;
         }
         self.late.pop();
-        Some(self.answer(tag))
+        Some(tag)
     }
 
     /// Returns when an answer of the model at `at` really arrives.
@@ -219,6 +236,7 @@ impl FaultyDevice {
         self.model = fresh;
         self.late.clear();
         self.flushing.clear();
+        self.look_ahead();
         PowerCut { unanswered, volatile: core::mem::take(&mut self.volatile) }
     }
 }

@@ -1,9 +1,10 @@
 //! What the host puts between requests and the device: its kernel's block layer with the threads of
 //! QEMU above it, or Evenkeel's engine.
 
-use evenkeel_engine::{Ask, BlockConfig, Engine, EngineConfig, Errno, HelpPolicy};
+use evenkeel_engine::{Ask, Engine, EngineConfig, Errno, HelpPolicy};
 use evenkeel_sched::{Elevator, ElevatorConfig, GroupId, Nanos, Priority, Tag, Urgency, Weight};
 
+use super::HostModel;
 use super::block::{Bio, BlockLayer, BlockLimits};
 use super::daemon::Daemon;
 use super::guest::GuestModel;
@@ -79,14 +80,13 @@ pub(crate) enum Host {
 impl Host {
     pub(crate) fn new(
         now: Nanos,
-        path: HostPath,
+        model: &HostModel,
         elevator: &ElevatorConfig,
         depth: u32,
-        blocks: BlockConfig,
     ) -> Self {
-        match path {
+        match model.path {
             HostPath::Threads | HostPath::MergedThreads => Self::Threads(Box::new(Threads {
-                merges: path == HostPath::MergedThreads,
+                merges: model.path == HostPath::MergedThreads,
                 layer: BlockLayer::new(
                     Elevator::new(now, elevator),
                     BlockLimits { slots: 128, depth },
@@ -94,8 +94,10 @@ impl Host {
                 vms: Vec::new(),
             })),
             HostPath::Evenkeel => {
-                let config = EngineConfig { elevator: elevator.clone(), depth, blocks };
-                Self::Evenkeel(Box::new(Daemon::new(Engine::new(now, &config))))
+                let (elevator, blocks) = (elevator.clone(), model.blocks);
+                let mut engine = Engine::new(now, &EngineConfig { elevator, depth, blocks });
+                engine.explain_waits(model.explains);
+                Self::Evenkeel(Box::new(Daemon::new(engine)))
             }
         }
     }

@@ -18,7 +18,6 @@ mod cache;
 mod clock;
 mod daemon;
 pub(crate) mod driver;
-mod events;
 mod faults;
 mod guest;
 mod host;
@@ -43,12 +42,14 @@ pub use random::Random;
 pub use writeback::WritebackModel;
 
 use crate::DeviceModel as _;
+use crate::events::Events;
 use driver::Driver;
-use events::Events;
 use guest::Guest;
 use host::{GuestRequest, Host, Owner};
 use os::Os;
 
+/// The instant of what does not happen.
+const NEVER: Nanos = Nanos(u64::MAX);
 /// How often the flushers look for old data.
 const AGEING: Nanos = Nanos::from_secs(5);
 /// A guest's message takes so long to the host.
@@ -82,6 +83,9 @@ pub struct HostModel {
     pub depth: Option<u32>,
     /// How Evenkeel hands them over.
     pub blocks: BlockConfig,
+    /// Whether Evenkeel keeps books of who made whom wait. A world has nobody who would ask for them,
+    /// but [`World::check_invariants`] checks them.
+    pub explains: bool,
     /// Its own processes, memory, write-back.
     pub os: OsModel,
 }
@@ -92,7 +96,7 @@ impl HostModel {
     pub fn new(path: HostPath, kind: Kind) -> Self {
         let elevator = ElevatorConfig { kind, ..ElevatorConfig::default() };
         let (depth, blocks) = (None, BlockConfig::default());
-        Self { path, elevator, depth, blocks, os: OsModel::new(2, 512) }
+        Self { path, elevator, depth, blocks, explains: false, os: OsModel::new(2, 512) }
     }
 }
 
@@ -161,7 +165,7 @@ impl World {
         let depth = host.depth.unwrap_or_else(|| model.depth());
         elevator.depth = depth;
         elevator.bfq.queueing = if model.depth() > 1 { Queueing::Yes } else { Queueing::No };
-        let mut side = Host::new(now, host.path, &elevator, depth, host.blocks);
+        let mut side = Host::new(now, host, &elevator, depth);
         // Added first, so that for Evenkeel its positions are those of the device.
         let flusher = side.add_process(now, File { start: 0, sectors: 2048 }, false);
         let mut events = Events::default();
@@ -288,11 +292,12 @@ impl World {
 
     /// Does what happens at the next instant; false if that lies behind `until`.
     pub(crate) fn step(&mut self, until: Nanos) -> bool {
-        let mut next = self.events.next_at();
-        for other in [self.device.next_event(), self.host_deadline].into_iter().flatten() {
-            next = Some(next.map_or(other, |next| next.min(other)));
+        let next = self.events.next_at().unwrap_or(NEVER);
+        let next = next.min(self.device.next_event().unwrap_or(NEVER));
+        let next = next.min(self.host_deadline.unwrap_or(NEVER));
+        if next == NEVER || next > until {
+            return false;
         }
-        let Some(next) = next.filter(|&next| next <= until) else { return false };
         self.now = self.now.max(next);
         let mut is_host_called = self.host_deadline.is_some_and(|at| at <= self.now);
         while let Some((tag, outcome)) = self.device.complete(self.now) {
