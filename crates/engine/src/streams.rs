@@ -34,8 +34,12 @@ const CANDIDATES: usize = 8;
 const NEAR_SECTORS: u64 = 8192;
 /// Reads nearer than this, in sectors, are equally near: 32 KiB.
 const TOUCHING_SECTORS: u64 = 64;
+/// A read that begins where the last one ended is nearer than that: a block of 4 KiB.
+const BLOCK_SECTORS: u64 = 8;
 /// Reads that prove that a stream lasts.
 const PROOF: u8 = 8;
+/// So many reads where the one before ended, more than elsewhere, are of a file read in order.
+const IN_ORDER: u8 = 4;
 /// A stream that has not read for so long is over, unless a read continues it closely; it may give
 /// its place to another.
 const ABANDONED: Nanos = Nanos::from_secs(1);
@@ -89,6 +93,9 @@ struct Track {
     score: i32,
     /// Reads so far, up to [`PROOF`].
     reads: u8,
+    /// How many more of them began where the one before ended than elsewhere, up to twice
+    /// [`IN_ORDER`].
+    in_order: u8,
     /// Priority of the reads, as a number: streams do not mix them.
     priority: u8,
 }
@@ -101,6 +108,7 @@ impl Track {
         loose: 0,
         score: 0,
         reads: 0,
+        in_order: 0,
         priority: u8::MAX,
     };
 
@@ -138,9 +146,15 @@ impl Read {
             return None;
         }
         let trials = log2(self.loose - track.loose + 1);
-        let evidence = self.reach - log2(distance.max(TOUCHING_SECTORS)) - trials;
+        // Who reads a file in order may wait while others have the device; he goes on where he was.
+        // Another read near him is somebody else's unless there is much to say for it: behind him
+        // it would wait as long as he does, and then look like one that starts.
+        let continues = distance == 0;
+        let nearest = if continues { BLOCK_SECTORS } else { TOUCHING_SECTORS };
+        let evidence = self.reach - log2(distance.max(nearest)) - trials;
         let is_silent = self.now.since(track.last) > ABANDONED;
-        let needed = if is_silent { JOIN_AGAIN } else { JOIN };
+        let is_doubtful = !continues && (is_silent || track.in_order >= IN_ORDER);
+        let needed = if is_doubtful { JOIN_AGAIN } else { JOIN };
         (evidence >= needed).then_some(evidence.min(MOST_AT_ONCE))
     }
 
@@ -153,6 +167,12 @@ impl Read {
     fn join(&self, track: &mut Track, evidence: i32) {
         track.score = MOST.min(track.score + evidence - COST);
         track.reads = PROOF.min(track.reads + 1);
+        let continues = track.end == self.sector;
+        track.in_order = if continues {
+            (2 * IN_ORDER).min(track.in_order + 1)
+        } else {
+            track.in_order.saturating_sub(1)
+        };
         (track.end, track.last, track.loose) = (self.end, self.now, self.loose);
     }
 }
@@ -236,7 +256,7 @@ impl Streams {
         let Read { now, priority, end, loose, .. } = *read;
         let place = self.candidates.iter_mut().min_by_key(|track| (track.is_used(), track.last));
         *place.expect("there are places") =
-            Track { end, last: now, loose, score: 0, reads: 1, priority };
+            Track { end, last: now, loose, score: 0, reads: 1, in_order: 0, priority };
     }
 
     /// Gives a new stream a place that was never used, or of one that has proved nothing, or was
@@ -303,6 +323,26 @@ mod tests {
         let mut streams = Streams::default();
         let order = [0, 256, 512, 1024, 768, 1280, 2048, 1536, 1792];
         assert!(read(&mut streams, 0, &order)[2..].iter().all(|&id| id == Some(0)));
+    }
+
+    #[test]
+    fn a_file_read_in_order_goes_on_after_a_second_of_random_reads() {
+        let mut streams = Streams::default();
+        let mut random = 1_u64;
+        let mut ids = Vec::new();
+        for turn in 0..20 {
+            for read in 0..4 {
+                let sector = (turn * 4 + read) * 256;
+                let id = streams.on_read(at_ms(turn * 1_500 + read), 12, sector, 256).0;
+                ids.push(id);
+            }
+            for read in 0..150 {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let sector = 400 * MIB + (random >> 32) % (320 * MIB / 8) * 8;
+                streams.on_read(at_ms(turn * 1_500 + 5 + read * 9), 12, sector, 8);
+            }
+        }
+        assert!(ids[2..].iter().all(|&id| id == Some(0)), "{ids:?}");
     }
 
     #[test]
