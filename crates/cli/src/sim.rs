@@ -4,8 +4,9 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand, ValueEnum};
-use evenkeel_bench::{d36, speed};
-use evenkeel_sim::{blocks, practice};
+use evenkeel_bench::{d36, demo, speed};
+use evenkeel_sim::replay::Kind;
+use evenkeel_sim::{ModelSpec, blocks, practice};
 
 use crate::args::Format;
 use crate::bench::{show, table};
@@ -22,6 +23,7 @@ use swarm::SwarmArgs;
     evenkeel sim devices\n  \
     evenkeel sim d36 --quick\n  \
     evenkeel sim d36 --figure 8 --format html > figure8.html\n  \
+    evenkeel sim demo --scheduler noop,bfq --device hdd:rpm=7200\n  \
     evenkeel sim swarm --seed 1 --seeds 1000\n  \
     evenkeel sim blocks --format html > blocks.html\n  \
     evenkeel sim best-practice\n  \
@@ -38,6 +40,9 @@ enum Sim {
     /// Repeat the experiments of D3.6: throughput and application start-up in a guest under load,
     /// with BFQ and CFQ, without and with coordination between guest and host
     D36(D36Args),
+    /// Predict what `evenkeel bench demo` measures: start of an application in a guest while another
+    /// hammers the disk
+    Demo(DemoArgs),
     /// Tell what other schedulers, or another device, would have made of recorded requests
     Replay(ReplayArgs),
     /// Measure how fast the simulator itself is, in requests per second of one core
@@ -109,6 +114,32 @@ struct D36Args {
     format: ReportFormat,
 }
 
+#[derive(Args, Debug)]
+struct DemoArgs {
+    /// Schedulers of the pool, a row each
+    #[arg(long, value_name = "NAMES", value_delimiter = ',',
+          default_value = "noop,deadline,bfq", value_parser = str::parse::<Kind>)]
+    scheduler: Vec<Kind>,
+    /// On which device: hdd, sdhc, emmc, ssd or nvme, with options (hdd:rpm=5400)
+    #[arg(long, value_name = "NAME", default_value = "hdd",
+          value_parser = str::parse::<ModelSpec>)]
+    device: ModelSpec,
+    /// Starts on the idle disk, and again as many under load
+    #[arg(long, value_name = "N", default_value_t = 5,
+          value_parser = clap::value_parser!(u32).range(1..=100))]
+    starts: u32,
+    /// How often the whole is repeated, each time with other chances
+    #[arg(long, value_name = "N", default_value_t = 10,
+          value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    runs: u32,
+    /// Of all that is left to chance; the same seed gives the same figures
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// How to print them
+    #[arg(long, value_enum, default_value_t = ReportFormat::Table)]
+    format: ReportFormat,
+}
+
 /// How an experiment is printed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 enum ReportFormat {
@@ -126,6 +157,7 @@ pub(crate) fn run(args: &SimArgs) -> Outcome<()> {
     match &args.what {
         Sim::Devices => print(&evenkeel_sim::describe()),
         Sim::D36(args) => run_d36(args),
+        Sim::Demo(args) => run_demo(args),
         Sim::Swarm(args) => swarm::run(args),
         Sim::Replay(args) => replay::run(args),
         Sim::Speed(args) => run_speed(args),
@@ -164,6 +196,23 @@ fn run_speed(args: &SpeedArgs) -> Outcome<()> {
     };
     let fleet = speed::Fleet { vms, disks: *disks, seconds: *seconds, model: model.clone() };
     show(*format, &speed::run_fleet(&fleet), table)
+}
+
+fn run_demo(args: &DemoArgs) -> Outcome<()> {
+    let DemoArgs { scheduler, device, starts, runs, seed, format } = args;
+    let report = demo::predict(&demo::PredictOptions {
+        schedulers: scheduler.clone(),
+        device: device.clone(),
+        starts: *starts,
+        runs: *runs,
+        seed: *seed,
+    });
+    print(&match format {
+        ReportFormat::Table => report.table(),
+        ReportFormat::Json => serde_json::to_string_pretty(&report).map_err(Failure::work)? + "\n",
+        ReportFormat::Csv => report.csv(),
+        ReportFormat::Html => report.html(),
+    })
 }
 
 fn run_d36(args: &D36Args) -> Outcome<()> {

@@ -21,6 +21,7 @@
 pub mod blocks;
 mod chart;
 pub mod d36;
+pub mod demo;
 mod device;
 mod disk;
 mod events;

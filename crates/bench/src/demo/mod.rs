@@ -14,6 +14,7 @@
 pub(crate) mod images;
 pub(crate) mod launch;
 mod page;
+mod predict;
 mod progress;
 mod report;
 mod scene;
@@ -23,6 +24,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 
+pub use self::predict::{PredictOptions, predict};
 use self::progress::Progress;
 pub use self::report::{Report, Row};
 use self::scene::{Scene, arguments};

@@ -23,7 +23,11 @@ pub(super) fn render(report: &Report) -> String {
         table(&report.rows),
         report.application_files,
         whole_megabytes(report.application_bytes),
-        if report.accelerator == "kvm" { "KVM" } else { "an emulated CPU (TCG)" },
+        match report.accelerator {
+            "kvm" => "KVM",
+            "tcg" => "an emulated CPU (TCG)",
+            _ => "nothing: they are models, and time is virtual",
+        },
     )
 }
 

@@ -22,7 +22,7 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// The device whose timing was imitated.
     pub device: String,
-    /// How the guests ran: `kvm` or `tcg`.
+    /// How the guests ran: `kvm` or `tcg`; `model` in virtual time.
     pub accelerator: &'static str,
     /// Files that the application reads at its start.
     pub application_files: u32,
@@ -164,10 +164,34 @@ impl Report {
         text
     }
 
+    /// Returns the rows for a spreadsheet: times in milliseconds, rates in 10^6 bytes per second.
+    #[must_use]
+    pub fn csv(&self) -> String {
+        let mut text = "scheduler,idle_mean_ms,idle_ci95_ms,loaded_mean_ms,loaded_ci95_ms,ratio,\
+                        failed_runs,sequential_readers_mb_s,random_readers_mb_s\n"
+            .to_owned();
+        for row in &self.rows {
+            let Row { scheduler, idle_mean_ms, idle_ci95_ms, loaded_mean_ms, .. } = row;
+            let Row { loaded_ci95_ms, ratio, failed_runs, .. } = row;
+            let (seq, random) = (row.sequential_readers_mb_s, row.random_readers_mb_s);
+            text.push_str(&format!(
+                "{scheduler},{idle_mean_ms},{idle_ci95_ms},{loaded_mean_ms},{loaded_ci95_ms},\
+                 {ratio},{failed_runs},{seq},{random}\n"
+            ));
+        }
+        text
+    }
+
+    /// Returns the page for the browser.
+    #[must_use]
+    pub fn html(&self) -> String {
+        page::render(self)
+    }
+
     /// Writes `result.json` and `report.html` into `dir`.
     pub(super) fn write(&self, dir: &Path) -> Result<()> {
         let json = serde_json::to_string_pretty(self)? + "\n";
-        for (name, content) in [("result.json", json), ("report.html", page::render(self))] {
+        for (name, content) in [("result.json", json), ("report.html", self.html())] {
             let path = dir.join(name);
             fs::write(&path, content)
                 .with_context(|| format!("cannot write {}", path.display()))?;

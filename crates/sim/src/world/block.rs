@@ -84,6 +84,11 @@ impl BlockLayer {
         }
     }
 
+    /// Returns whose request it is; of merged ones, whose was first.
+    pub(crate) fn source(&self, tag: Tag) -> u32 {
+        self.bios[tag.0 as usize].source
+    }
+
     pub(crate) fn submit(&mut self, now: Nanos, bio: Bio) {
         if self.inside < self.limits.slots && self.outside.is_empty() {
             self.enter(now, bio);

@@ -43,6 +43,10 @@ impl Daemon {
         self.disks[source as usize].0
     }
 
+    pub(crate) fn is_anybody_raised(&self) -> bool {
+        self.disks.iter().any(|&(disk, _)| self.engine.report(disk).raised)
+    }
+
     /// Takes a request whose position is one of the device.
     pub(crate) fn submit_at(&mut self, now: Nanos, source: u32, token: u64, io: &Io) {
         let base = self.disks[source as usize].1;

@@ -1,11 +1,13 @@
 //! A guest: an operating system, its elevator in front of the virtqueue, its clock.
 
-use evenkeel_sched::{Elevator, ElevatorConfig, GroupId, Kind, Nanos, Priority, Tag, Weight};
+use evenkeel_sched::{
+    Class, Elevator, ElevatorConfig, GroupId, Kind, Nanos, Priority, Tag, Weight,
+};
 
 use super::block::{BlockLayer, BlockLimits};
 use super::clock::{ClockModel, GuestClock};
 use super::os::{Os, OsModel};
-use super::program::File;
+use super::program::{File, Program};
 use super::random::Random;
 
 /// After so long a guest asks again for help that it still needs.
@@ -86,6 +88,8 @@ pub(crate) struct Guest {
     told_at: Nanos,
     /// The instant for which a call is already planned, if that is not too late.
     pub(crate) planned: Option<Nanos>,
+    /// By source: the word that the headers of its requests carry.
+    words: Vec<u32>,
     random: Random,
 }
 
@@ -110,8 +114,27 @@ impl Guest {
             asks: false,
             told_at: now,
             planned: None,
+            words: Vec::new(),
             random,
         }
+    }
+
+    /// Starts a process whose requests have an I/O priority, here and, as the kernel passes it on,
+    /// in the host.
+    pub(crate) fn start(&mut self, now: Nanos, program: Program, priority: Priority) -> u32 {
+        let time = self.clock.read(now);
+        let source = self.layer.add_source(time, priority, true);
+        let place = source as usize;
+        if self.words.len() <= place {
+            self.words.resize(place + 1, 0);
+        }
+        self.words[place] = word(priority);
+        self.os.start(now, program, source)
+    }
+
+    /// Returns the word of priority of a request; 0, which says nothing, for write-back.
+    pub(crate) fn ioprio(&self, tag: Tag) -> u32 {
+        self.words.get(self.layer.source(tag) as usize).copied().unwrap_or(0)
     }
 
     /// Returns when the guest hears of a request that is finished at `now`.
@@ -163,4 +186,16 @@ impl Guest {
         self.told_at = now;
         Some(is_urgent)
     }
+}
+
+/// Returns the word by which virtio-blk passes a priority on.
+///
+/// Source: `include/uapi/linux/ioprio.h` for the encoding.
+fn word(priority: Priority) -> u32 {
+    let class = match priority.class {
+        Class::RealTime => 1,
+        Class::BestEffort => 2,
+        Class::Idle => 3,
+    };
+    class << 13 | u32::from(priority.level)
 }

@@ -68,6 +68,8 @@ pub(crate) struct GuestRequest {
     pub(crate) guest: u32,
     pub(crate) tag: u32,
     pub(crate) io: Io,
+    /// The word of priority in its header.
+    pub(crate) ioprio: u32,
 }
 
 /// The host's side.
@@ -165,7 +167,7 @@ impl Host {
             Self::Evenkeel(host) => {
                 let token = Owner::Guest { guest: request.guest, tag: request.tag }.token();
                 let source = host.vms[request.guest as usize].1;
-                host.submit(now, source, token, &request.io, 0);
+                host.submit(now, source, token, &request.io, request.ioprio);
             }
         }
     }
@@ -217,6 +219,14 @@ impl Host {
         match self {
             Self::Threads(_) => None,
             Self::Evenkeel(host) => Some(host),
+        }
+    }
+
+    /// Returns whether Evenkeel has raised somebody. Of the kernel's path it is not known.
+    pub(crate) fn is_anybody_raised(&self) -> bool {
+        match self {
+            Self::Threads(_) => false,
+            Self::Evenkeel(host) => host.is_anybody_raised(),
         }
     }
 

@@ -37,7 +37,7 @@ pub use faults::{FaultPlan, FaultyDevice, PowerCut, Sectors};
 pub use guest::GuestModel;
 pub use host::HostPath;
 pub use os::{Life, OsModel};
-pub use program::{App, Database, File, Order, Player, Program, Reader, Startup, Writer};
+pub use program::{App, Database, File, Loader, Order, Player, Program, Reader, Startup, Writer};
 pub use random::Random;
 pub use writeback::WritebackModel;
 
@@ -207,6 +207,13 @@ impl World {
 
     /// Starts a process. Positions of a guest's files count from the beginning of its disk.
     pub fn start(&mut self, place: Place, program: Program) -> ProcessId {
+        self.start_with(place, program, Priority::default())
+    }
+
+    /// Starts a process with an I/O priority, as `ionice` does. In a guest it orders requests
+    /// where the guest's elevator heeds it, and Evenkeel learns of it; processes of the host have
+    /// none.
+    pub fn start_with(&mut self, place: Place, program: Program, priority: Priority) -> ProcessId {
         let now = self.now;
         let index = match place {
             Place::Host => {
@@ -215,12 +222,7 @@ impl World {
                 let source = self.host.add_process(now, file, true);
                 self.os.start(now, program, source)
             }
-            Place::Guest(guest) => {
-                let guest = &mut self.guests[guest as usize];
-                let time = guest.clock.read(now);
-                let source = guest.layer.add_source(time, Priority::default(), true);
-                guest.os.start(now, program, source)
-            }
+            Place::Guest(guest) => self.guests[guest as usize].start(now, program, priority),
         };
         self.settle(place);
         ProcessId { place, index }
@@ -271,6 +273,13 @@ impl World {
             Place::Host => &mut self.os,
             Place::Guest(guest) => &mut self.guests[guest as usize].os,
         }
+    }
+
+    /// Returns whether Evenkeel takes anybody for an application that starts, or a player. Never if
+    /// the host's kernel decides.
+    #[must_use]
+    pub fn is_anybody_raised(&self) -> bool {
+        self.host.is_anybody_raised()
     }
 
     /// Lets time pass up to an instant.
@@ -393,7 +402,8 @@ impl World {
         }
         let time = guest.clock.read(now);
         while let Some((Tag(tag), io)) = guest.layer.dispatch(time) {
-            let request = GuestRequest { guest: index, tag, io };
+            let ioprio = guest.ioprio(Tag(tag));
+            let request = GuestRequest { guest: index, tag, io, ioprio };
             self.events.add(now + guest.kick, Event::Arrive(request));
         }
         if let Some(at) = guest.next_deadline(now)

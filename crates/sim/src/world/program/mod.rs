@@ -1,6 +1,7 @@
 //! What processes do: programs that say, step by step, what they want next.
 
 mod database;
+mod loader;
 mod player;
 mod reader;
 mod startup;
@@ -11,6 +12,7 @@ use evenkeel_sched::Nanos;
 use super::cache::Span;
 use super::random::Random;
 pub use database::Database;
+pub use loader::Loader;
 pub use player::Player;
 pub use reader::{Order, Reader};
 pub use startup::{App, Startup};
@@ -61,6 +63,8 @@ pub enum Program {
     Writer(Writer),
     /// Starts an application and ends.
     Startup(Startup),
+    /// Loads small files together with others.
+    Loader(Loader),
     /// Plays a file at a fixed rate.
     Player(Player),
     /// Answers transactions.
@@ -73,6 +77,7 @@ impl Program {
             Self::Reader(program) => program.next(random),
             Self::Writer(program) => program.next(random),
             Self::Startup(program) => program.next(random),
+            Self::Loader(program) => program.next(),
             Self::Player(program) => program.next(now),
             Self::Database(program) => program.next(now, random),
         }
@@ -84,6 +89,7 @@ impl Program {
             Self::Reader(program) => program.file.span(),
             Self::Writer(program) => program.file.span(),
             Self::Startup(program) => program.area(),
+            Self::Loader(program) => program.area(),
             Self::Player(program) => program.file.span(),
             Self::Database(program) => program.data.span(),
         }

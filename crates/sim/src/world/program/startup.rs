@@ -131,6 +131,15 @@ impl Startup {
         Self { area, stages, next: 0, thinks: false }
     }
 
+    /// Returns the start of another application: what it reads, one after another, and for how long
+    /// it computes after each.
+    #[must_use]
+    pub fn of(area: File, reads: &[(File, Nanos)]) -> Self {
+        let stages =
+            reads.iter().map(|&(file, think)| Stage { span: file.span(), think }).collect();
+        Self { area, stages, next: 0, thinks: false }
+    }
+
     pub(super) const fn area(&self) -> Span {
         self.area.span()
     }
