@@ -119,7 +119,7 @@ pub(crate) fn rate(args: &RateArgs, format: Format) -> Outcome<()> {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  \
     evenkeel bench isolation --dir /mnt/nvme/bench --format json\n  \
-    evenkeel bench isolation --model hdd --depth 1,4,32\n  \
+    evenkeel bench isolation --model hdd --depth 1,4,32 --seconds 20\n  \
     evenkeel bench isolation --only evenkeel-bfq,qsd-io_uring --rounds 3 --seconds 3\n\n\
     docs/performance.md says what is compared, and how to measure.")]
 pub(crate) struct IsolationArgs {
