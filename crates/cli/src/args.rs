@@ -187,8 +187,8 @@ pub(crate) struct StatusArgs {
     What can be set:\n  \
     of a disk, a VM or a group: weight=N, 1 to 1000; limits and reservations, by the names of\n  \
     libvirt, QEMU or io.max (docs/guide/limits.md); limits of a pool, too\n  \
-    of a pool: scheduler=NAME, profile=NAME, depth=N, and every tunable as TABLE.NAME=VALUE\n  \
-    (bfq.*, deadline.*, anticipatory.*, kyber.*, cfq.*; docs/guide/configuration.md lists them)\n\n\
+    of a pool: scheduler=NAME, profile=NAME, depth=N or auto, and every tunable as\n  \
+    TABLE.NAME=VALUE (bfq.*, deadline.*, anticipatory.*, kyber.*, cfq.*; docs/guide/configuration.md lists them)\n\n\
     All settings of one call are made together or not at all; the guests' requests go on.\n\
     They last until the daemon ends: write them into the configuration, too.")]
 pub(crate) struct SetArgs {

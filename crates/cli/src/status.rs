@@ -6,7 +6,8 @@ use std::time::Duration;
 use evenkeel_server::api::Client;
 use evenkeel_wire::agent::Level;
 use evenkeel_wire::status::{
-    DiskStatus, Latency, LimitStatus, PoolStatus, PrecedenceStatus, Status, TraceStatus,
+    DiskStatus, FlightStatus, GovernorStatus, Latency, LimitStatus, PoolStatus, PrecedenceStatus,
+    Status, TraceStatus,
 };
 use evenkeel_wire::{format_limit, format_size};
 
@@ -74,6 +75,9 @@ fn heading(text: &mut String, pool: &PoolStatus) {
          blocks {block}, answers {responses}: {commands_per_block:.1} commands per block, \
          {requests_per_system_call:.1} requests per system call"
     );
+    if let Some(governor) = &pool.governor {
+        let _infallible = writeln!(text, "{}", governor_line(governor));
+    }
     if pool.device_priority != "none" && !pool.device_priority.is_empty() {
         let PrecedenceStatus { soft_real_time, interactive, ordinary, background } = pool.commands;
         let _infallible = writeln!(
@@ -88,6 +92,20 @@ fn heading(text: &mut String, pool: &PoolStatus) {
             pool.tunables.iter().map(|(key, value)| format!("{key}={value}")).collect();
         let _infallible = writeln!(text, "  {}", set.join(" "));
     }
+}
+
+fn governor_line(governor: &GovernorStatus) -> String {
+    let flight = |flight: &FlightStatus| {
+        let FlightStatus { commands, bytes } = *flight;
+        format!("{commands} short or {} KiB of long", bytes >> 10)
+    };
+    let GovernorStatus { reads, writes, narrow, searches } = governor;
+    let why = if *narrow { ", narrow for who waits for each answer" } else { "" };
+    format!(
+        "governor, {searches} searches: at a time reads {}, writes {}{why}",
+        flight(reads),
+        flight(writes)
+    )
 }
 
 /// Adds a line for each part of the pool with limits or reservations, or which others held up.
@@ -181,6 +199,25 @@ mod tests {
     use evenkeel_wire::status::GroupStatus;
 
     use super::*;
+
+    #[test]
+    fn what_the_governor_has_decided_has_a_line() {
+        let flight = |commands, bytes| FlightStatus { commands, bytes };
+        let governor = GovernorStatus {
+            reads: flight(32, 256 << 10),
+            writes: flight(4, 1 << 20),
+            narrow: true,
+            searches: 7,
+        };
+        assert_eq!(
+            governor_line(&governor),
+            "governor, 7 searches: at a time reads 32 short or 256 KiB of long, writes 4 short or \
+             1024 KiB of long, narrow for who waits for each answer"
+        );
+        let pool = PoolStatus { governor: Some(governor), ..PoolStatus::default() };
+        let text = table(&Status { pools: vec![pool], ..Status::default() });
+        assert!(text.contains("\ngovernor, 7 searches"), "{text}");
+    }
 
     #[test]
     fn the_table_has_a_line_for_each_disk() {

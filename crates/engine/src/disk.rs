@@ -22,6 +22,8 @@ pub(crate) struct Disk {
     pub write_through: bool,
     pub habit: FlushHabit,
     pub claims: Claims,
+    /// How many short requests came while no other was outstanding, in a row or nearly.
+    pub lone: u8,
     pub flush_in_flight: Option<Tag>,
     /// Flushes that wait for the one in flight: they become one.
     pub flushes_waiting: Vec<Tag>,
@@ -43,6 +45,7 @@ impl Disk {
             write_through: false,
             habit: FlushHabit::default(),
             claims: Claims::default(),
+            lone: 0,
             flush_in_flight: None,
             flushes_waiting: Vec::new(),
             stalled: Vec::new(),

@@ -3,6 +3,7 @@
 mod control;
 mod dispatch;
 mod explain;
+mod govern;
 mod split;
 mod switch;
 
@@ -20,6 +21,7 @@ use crate::blocks::{BlockConfig, Blocks};
 use crate::classify;
 use crate::coordination::Helps;
 use crate::disk::{Disk, DiskId, DiskReport, Durations};
+use crate::governor::Governor;
 use crate::groups::{Group, Groups};
 use crate::pieces::Pieces;
 use crate::request::{Geometry, Request, SECTOR_BYTES, Status};
@@ -74,6 +76,7 @@ pub struct Engine {
     scratch: Vec<Tag>,
     blocks: Blocks,
     pieces: Pieces,
+    governor: Governor,
     depth: u32,
     in_flight: u32,
     stalled: u32,
@@ -108,6 +111,7 @@ impl Engine {
             scratch: Vec::new(),
             blocks: Blocks::new(&config.blocks, config.depth),
             pieces: Pieces::default(),
+            governor: Governor::new(config.depth),
             depth: config.depth.max(1),
             in_flight: 0,
             stalled: 0,
@@ -207,6 +211,7 @@ impl Engine {
     /// The tag is a dense index, free again once the request is retired.
     pub fn submit(&mut self, now: Nanos, disk_id: DiskId, token: Token, request: &Request) -> Tag {
         let disk = self.disk_mut(disk_id);
+        let others = disk.outstanding;
         disk.outstanding += 1;
         let sync = match request.op {
             Op::Read => true,
@@ -214,6 +219,7 @@ impl Engine {
             Op::Discard | Op::WriteZeroes => disk.write_through,
         };
         let vm = disk.vm;
+        self.note_arrival(now, disk_id, others, sync, request.nr_sectors);
         let priority = if self.groups.get(vm).queues.heeds_priority {
             classify::priority(request.ioprio)
         } else {
@@ -300,6 +306,7 @@ impl Engine {
         self.slots.get_mut(tag).is_sent = false;
         let slot = *self.slots.get(tag);
         self.measure_piece(now, &slot);
+        self.govern_completed(now, &slot);
         self.in_flight -= 1;
         let disk = self.disk_mut(slot.disk);
         disk.in_flight -= 1;

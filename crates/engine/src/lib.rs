@@ -22,6 +22,7 @@ mod claims;
 mod classify;
 mod coordination;
 mod disk;
+mod governor;
 mod groups;
 mod help;
 mod histogram;
@@ -36,6 +37,7 @@ pub use blocks::{
 pub use claims::Claims;
 pub use disk::{DiskId, DiskReport, Durations};
 pub use engine::{Engine, EngineConfig, Limited};
+pub use governor::{FlightLimit, GovernorReport};
 pub use help::{Ask, HelpPolicy, HelpReport};
 pub use histogram::Histogram;
 pub use request::{

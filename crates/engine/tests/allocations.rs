@@ -43,6 +43,7 @@ fn round(engine: &mut Engine, disks: &[DiskId], now: &mut Nanos) {
 fn a_request_allocates_nothing_once_warm() {
     for kind in Kind::ALL {
         let mut engine = engine_with_blocks(kind, 4, BlockConfig::default());
+        engine.govern(true);
         let mut now = Nanos::ORIGIN;
         let disks: Vec<_> = (0..VMS)
             .map(|_| {

@@ -22,6 +22,7 @@ enum Step {
     Switch { kind: Kind, tuned: bool },
     Tune { tuned: bool },
     Depth { depth: u32 },
+    Govern { governs: bool },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -50,6 +51,7 @@ fn step_or_switch() -> impl Strategy<Value = Step> {
         3 => (any_kind(), any::<bool>()).prop_map(|(kind, tuned)| Step::Switch { kind, tuned }),
         2 => any::<bool>().prop_map(|tuned| Step::Tune { tuned }),
         1 => (1..20_u32).prop_map(|depth| Step::Depth { depth }),
+        1 => any::<bool>().prop_map(|governs| Step::Govern { governs }),
     ]
 }
 
@@ -287,6 +289,7 @@ impl World {
                 self.depth = depth;
                 self.engine.set_depth(depth);
             }
+            Step::Govern { governs } => self.engine.govern(governs),
         }
         self.turn();
     }

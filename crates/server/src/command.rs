@@ -72,6 +72,8 @@ pub(crate) enum Command {
 pub(crate) struct Schedule {
     /// Elevator, tunables and depth; `None` leaves them as they are.
     pub(crate) engine: Option<EngineConfig>,
+    /// Whether a governor finds out how much the device needs; means nothing without the others.
+    pub(crate) governs: bool,
     /// New weights, by position in the pool's list of groups.
     pub(crate) weights: Vec<(usize, Weight)>,
     /// New limits and reservations.

@@ -87,6 +87,12 @@ pub(crate) fn depth(chosen: Option<u32>, rotational: bool, model_depth: Option<u
     chosen.or(model_depth).unwrap_or(usual)
 }
 
+/// Returns whether a governor finds out how much of the depth of a pool its device needs: if the
+/// operator wants it, and nothing about how requests go together.
+pub(crate) fn governs(pool: &Pool) -> bool {
+    pool.governor && pool.block == Block::Dynamic && pool.responses == Responses::Each
+}
+
 /// A disk to serve.
 #[derive(Clone, Debug)]
 pub(crate) struct DiskPlan {

@@ -16,7 +16,7 @@ use evenkeel_wire::{DevicePriority, PoolChange};
 use crate::api::ControlError;
 use crate::backend::{Backend, LOCK_PATIENCE, OpenError};
 use crate::command::{self, Command, DiskIndex, SessionDisk, WorkerGone, WorkerHandle};
-use crate::config::{DiskPlan, PoolPlan};
+use crate::config::{DiskPlan, PoolPlan, governs};
 use crate::model::Modelled;
 use crate::priority::{IoPriorities, may_be_real_time};
 use crate::scheduling::{Device, Scheduling};
@@ -134,6 +134,7 @@ impl Pool {
         let worker_plan = worker::Plan {
             engine,
             model,
+            governs: governs(&plan.settings),
             tells_streams_apart: plan.settings.streams.unwrap_or(true),
             priorities: IoPriorities::new(plan.settings.device_priority),
             trace: recorder,

@@ -10,7 +10,7 @@ use evenkeel_wire::status::{BlameStatus, GroupStatus, PoolStatus, VmExplain};
 use evenkeel_wire::{Pool, PoolChange, Problem, Problems};
 
 use crate::command::{Explained, Schedule};
-use crate::config::{GroupNames, PoolPlan, blocks, depth};
+use crate::config::{GroupNames, PoolPlan, blocks, depth, governs};
 use crate::elevator::{check_elevator, elevator};
 use crate::limits::{self, Control, GateFigures};
 
@@ -78,7 +78,8 @@ impl Scheduling {
             &limits::controls(&before, &self.names),
             limits::controls(&settings, &self.names),
         );
-        Ok((settings, Schedule { engine, weights, controls }))
+        let governs = governs(&settings);
+        Ok((settings, Schedule { engine, governs, weights, controls }))
     }
 
     /// Notes that the worker has done what was planned.

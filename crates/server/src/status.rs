@@ -1,9 +1,12 @@
 //! What a worker reports of itself.
 
-use evenkeel_engine::{BlockFigures, DiskReport, HelpReport, Precedence, SECTOR_BYTES};
+use evenkeel_engine::{
+    BlockFigures, DiskReport, FlightLimit, GovernorReport, HelpReport, Precedence, SECTOR_BYTES,
+};
 use evenkeel_sched::{Nanos, Weight};
 use evenkeel_wire::status::{
-    DiskStatus, HelpStatus, Latency, OpStatus, PoolStatus, PrecedenceStatus,
+    DiskStatus, FlightStatus, GovernorStatus, HelpStatus, Latency, OpStatus, PoolStatus,
+    PrecedenceStatus,
 };
 
 use crate::agents;
@@ -17,6 +20,8 @@ pub(crate) struct PoolFigures {
     pub(crate) in_flight: u32,
     /// Requests that wait for the device.
     pub(crate) waiting: u32,
+    /// What the governor has decided, if there is one.
+    pub(crate) governor: Option<GovernorReport>,
     /// What went to the device together.
     pub(crate) blocks: BlockFigures,
     /// Commands by precedence, from the least on.
@@ -48,6 +53,7 @@ impl PoolFigures {
     pub(crate) fn fill(&self, status: &mut PoolStatus) {
         status.in_flight = self.in_flight;
         status.waiting = self.waiting;
+        status.governor = self.governor.as_ref().map(governor);
         for (disk, figures) in status.disks.iter_mut().zip(&self.disks) {
             figures.fill(disk);
         }
@@ -56,6 +62,16 @@ impl PoolFigures {
         let requests = status.disks.iter().map(|disk| disk.requests).sum();
         status.commands_per_block = ratio(self.blocks.commands, self.blocks.blocks);
         status.requests_per_system_call = ratio(requests, self.system_calls);
+    }
+}
+
+fn governor(report: &GovernorReport) -> GovernorStatus {
+    let flight = |FlightLimit { commands, bytes }| FlightStatus { commands, bytes };
+    GovernorStatus {
+        reads: flight(report.reads),
+        writes: flight(report.writes),
+        narrow: report.narrow,
+        searches: report.searches,
     }
 }
 

@@ -44,6 +44,8 @@ const FULL_REMINDER: Nanos = Nanos::from_secs(60);
 pub(crate) struct Plan {
     pub(crate) engine: EngineConfig,
     pub(crate) model: Option<Modelled>,
+    /// Whether a governor finds out how much the device needs.
+    pub(crate) governs: bool,
     /// Whether reads of one VM at different places may have queues of their own.
     pub(crate) tells_streams_apart: bool,
     /// With which priorities commands enter the kernel.
@@ -143,6 +145,7 @@ impl Worker {
         }
         let mut engine = Engine::new(now, &plan.engine);
         engine.tell_streams_apart(plan.tells_streams_apart);
+        engine.govern(plan.governs);
         let mut groups: Vec<(GroupId, Weight)> = Vec::with_capacity(plan.groups.len());
         for group in &plan.groups {
             let parent = group.parent.map_or(GroupId::ROOT, |parent| groups[parent].0);
@@ -473,6 +476,7 @@ impl Worker {
         if let Some(config) = &schedule.engine {
             self.engine.set_depth(config.depth);
             self.engine.set_elevator(now, &config.elevator);
+            self.engine.govern(schedule.governs);
         }
         for &(group, weight) in &schedule.weights {
             self.set_weight(now, group, weight);
@@ -501,6 +505,7 @@ impl Worker {
             weight: self.groups[disk.group].1,
         });
         PoolFigures {
+            governor: self.engine.governor_report(),
             in_flight,
             waiting: self.engine.outstanding().saturating_sub(in_flight),
             blocks: self.engine.block_figures(),

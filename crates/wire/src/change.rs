@@ -25,6 +25,8 @@ pub struct PoolChange {
     pub profile: Option<Option<Profile>>,
     /// The depth; `Some(None)` is the device's own.
     pub depth: Option<Option<u32>>,
+    /// Whether a governor uses less of it.
+    pub governor: Option<bool>,
     /// Tunables to set.
     pub tunables: Tunables,
     /// Tunables that get their default again, before the others are set.
@@ -84,6 +86,7 @@ impl PoolChange {
         pool.scheduler = self.scheduler.unwrap_or(pool.scheduler);
         pool.profile = self.profile.unwrap_or(pool.profile);
         pool.depth = self.depth.unwrap_or(pool.depth);
+        pool.governor = self.governor.unwrap_or(pool.governor);
         for tunable in &self.reset {
             pool.tunables.reset(tunable);
         }
@@ -121,7 +124,10 @@ impl PoolChange {
         fields.retain(|key, value| match key.as_str() {
             "scheduler" if is_default(value) => take(&mut self.scheduler),
             "profile" if is_default(value) => take(&mut self.profile),
-            "depth" if is_default(value) => take(&mut self.depth),
+            "depth" if is_default(value) => {
+                self.governor = Some(false);
+                take(&mut self.depth)
+            }
             _ => true,
         });
         for (table, value) in fields {
@@ -257,6 +263,11 @@ mod tests {
         assert_eq!((pool.scheduler, pool.depth), (Some(Scheduler::Cfq), Some(3)));
         apply(&mut pool, json!({"scheduler": null, "cfq": {"quantum": "default"}}));
         assert_eq!((pool.scheduler, pool.depth), (None, Some(3)));
+        apply(&mut pool, json!({"depth": "auto"}));
+        assert_eq!((pool.depth, pool.governor), (None, true));
+        apply(&mut pool, json!({"depth": 3}));
+        assert_eq!((pool.depth, pool.governor), (Some(3), false));
+        apply(&mut pool, json!({"depth": "auto"}));
         assert_eq!(pool.profile, Some(Profile::Desktop));
         apply(
             &mut pool,

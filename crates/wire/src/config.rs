@@ -44,6 +44,8 @@ pub struct Pool {
     pub profile: Option<Profile>,
     /// The most commands at the device at a time. Default: the device's or the model's own.
     pub depth: Option<u32>,
+    /// Whether a governor finds out how many of them the device needs; `depth = "auto"`.
+    pub governor: bool,
     /// How many requests go to the device together.
     pub block: Block,
     /// How its answers are taken.

@@ -355,10 +355,12 @@ fn read_config(mut top: Section<'_, '_>) -> Config {
 }
 
 fn read_pool(mut from: Section<'_, '_>) -> Pool {
+    let depth = read_depth(&mut from);
     let pool = Pool {
         scheduler: read_scheduler(&mut from),
         profile: read_profile(&mut from),
-        depth: from.number("depth", 1..=DEPTH_MAX),
+        depth: depth.flatten(),
+        governor: depth == Some(None),
         block: from.parsed("block", |text| text.parse().ok(), BLOCK_REMEDY).unwrap_or_default(),
         responses: from
             .parsed("responses", |text| text.parse().ok(), RESPONSES_REMEDY)
@@ -379,6 +381,19 @@ fn read_pool(mut from: Section<'_, '_>) -> Pool {
     };
     from.end();
     pool
+}
+
+/// Reads a depth; `Some(None)` is the word that leaves it to a governor.
+fn read_depth(from: &mut Section<'_, '_>) -> Option<Option<u32>> {
+    match from.value("depth") {
+        Some(DeValue::String(text)) if text == "auto" => Some(None),
+        Some(DeValue::String(_)) => {
+            let remedy = format!("use \"auto\" or a whole number from 1 to {DEPTH_MAX}");
+            from.problem("depth", "not a depth", remedy);
+            None
+        }
+        _ => from.number("depth", 1..=DEPTH_MAX).map(Some),
+    }
 }
 
 /// Reads a class of priority, or whether there shall be one.
@@ -452,10 +467,12 @@ pub(crate) fn read_change(text: &str, change: &mut PoolChange) -> Vec<Problem> {
     let mut from = Section::new(&sheet, String::new(), Some(table.get_ref()));
     let scheduler = read_scheduler(&mut from).map(Some);
     let profile = read_profile(&mut from).map(Some);
-    let depth = from.number("depth", 1..=DEPTH_MAX).map(Some);
+    let depth = read_depth(&mut from);
     change.scheduler = change.scheduler.or(scheduler);
     change.profile = change.profile.or(profile);
     change.depth = change.depth.or(depth);
+    let governor = depth.map(|depth| depth.is_none());
+    change.governor = change.governor.or(governor);
     change.tunables = read_tunables(&mut from);
     change.limits = from.limits();
     change.capacity_iops = from.long_number("capacity_iops", 1..=RATE_MAX);

@@ -53,6 +53,9 @@ pub struct PoolStatus {
     pub device: String,
     /// The most commands at the device at a time.
     pub depth: u32,
+    /// What the governor has decided; none without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub governor: Option<GovernorStatus>,
     /// Commands at the device now.
     pub in_flight: u32,
     /// Requests that the scheduler holds now.
@@ -88,6 +91,28 @@ pub struct PoolStatus {
     pub limits: LimitStatus,
     /// Its disks, by name.
     pub disks: Vec<DiskStatus>,
+}
+
+/// How much of its depth a pool uses, as its governor has found out.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct GovernorStatus {
+    /// Most reads at the device at a time.
+    pub reads: FlightStatus,
+    /// Most writes.
+    pub writes: FlightStatus,
+    /// Whether they are fewer for somebody who waits for each answer.
+    pub narrow: bool,
+    /// Searches finished since the daemon started.
+    pub searches: u64,
+}
+
+/// How much of one kind may be at the device at a time.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct FlightStatus {
+    /// Commands.
+    pub commands: u32,
+    /// Bytes; one command may exceed it.
+    pub bytes: u64,
 }
 
 /// Commands of a pool since the daemon started, by how much they matter beside others of the host.

@@ -110,6 +110,21 @@ fn the_priority_below_may_be_a_class_or_a_flag() {
 }
 
 #[test]
+fn a_depth_is_a_number_or_left_to_a_governor() {
+    let depth = |value: &str| {
+        let text = format!("[pools.p]\ndepth = {value}\n[pools.p.disks.web]\npath = \"web.img\"\n");
+        read(&text).map(|config| (config.pools["p"].depth, config.pools["p"].governor))
+    };
+    assert_eq!(depth("\"auto\""), Ok((None, true)));
+    assert_eq!(depth("16"), Ok((Some(16), false)));
+    for wrong in ["\"8\"", "\"many\"", "0", "true"] {
+        let problems = depth(wrong).expect_err(wrong);
+        assert_eq!(problems[0].path, "pools.p.depth");
+        assert!(problems[0].remedy.contains("whole number from 1 to 1024"), "{problems:?}");
+    }
+}
+
+#[test]
 fn a_block_larger_than_the_depth_is_refused_with_both_figures() {
     let all = problems(
         "[pools.main]\ndepth = 4\nblock = \"static 8\"\nresponses = \"subset 5\"\n\

@@ -41,7 +41,8 @@ impl Engine {
             None
         };
         let mut first = earlier(retry, self.helps.next_deadline());
-        if !self.blocks.has_room() {
+        // Whatever could be decided then, a completion comes first.
+        if !self.blocks.has_room() || !self.governor.has_room() {
             return first;
         }
         if self.is_controlled {
@@ -102,7 +103,10 @@ impl Engine {
             {
                 return Some(tag);
             }
-            let Some(tag) = self.choose(now) else {
+            let scheduler = &self.scheduler;
+            let has_room = self.governor.admits(|| scheduler.queued() > 0);
+            let chosen = if has_room { self.choose(now) } else { None };
+            let Some(tag) = chosen else {
                 return self.ready.pop_front();
             };
             self.flushed_last = false;
@@ -189,6 +193,7 @@ impl Engine {
         self.flushed_last |= slot.op == DeviceOp::Flush;
         let precedence = self.precedence(now, tag, &slot);
         self.sent_with[precedence as usize] += 1;
+        self.govern_sent(now, &slot, precedence);
         let disk = self.disk_mut(slot.disk);
         disk.in_flight += 1;
         let vm = disk.vm;

@@ -23,6 +23,7 @@ impl Engine {
         }
         let config = ElevatorConfig { depth: self.depth, ..config.clone() };
         let old = core::mem::replace(&mut self.scheduler, Elevator::new(now, &config));
+        self.govern_anew();
         self.carry_commands(&old);
         self.hand_over_groups(now, &old);
         let mut waiting: Vec<_> = self.slots.scheduled().collect();
@@ -36,6 +37,7 @@ impl Engine {
     pub fn set_depth(&mut self, depth: u32) {
         self.depth = depth.max(1);
         self.blocks.set_max(self.depth);
+        self.governor.set_depth(self.depth);
         self.scheduler.set_depth(self.depth);
     }
 

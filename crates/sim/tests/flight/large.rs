@@ -1,8 +1,6 @@
 //! Requests as large as a guest can make them, beside those of a neighbour, in virtual time.
 
-mod closed;
-
-use closed::{Got, Load, World};
+use super::closed::{Got, Load, World};
 use evenkeel_sched::{Kind, Nanos};
 
 /// The largest read that a chain can describe, about 4 GiB, over and over.

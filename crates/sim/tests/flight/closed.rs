@@ -2,7 +2,9 @@
 
 use std::collections::BinaryHeap;
 
-use evenkeel_engine::{BlockConfig, DiskId, Engine, EngineConfig, Geometry, Request, Token};
+use evenkeel_engine::{
+    BlockConfig, DiskId, Engine, EngineConfig, Geometry, GovernorReport, Request, Token,
+};
 use evenkeel_sched::{ElevatorConfig, GroupId, Kind, Nanos, Op, Queueing, Weight};
 use evenkeel_sim::{DeviceModel, Io, Model, ModelSpec};
 
@@ -64,6 +66,11 @@ pub(crate) struct Got {
 }
 
 impl Got {
+    /// Returns how long all but one in a hundred took at most.
+    pub(crate) fn p99(&self) -> Nanos {
+        self.waits.get(self.waits.len() * 99 / 100).copied().unwrap_or_default()
+    }
+
     /// Returns how long the longest took.
     pub(crate) fn longest(&self) -> Nanos {
         self.waits.last().copied().unwrap_or_default()
@@ -83,11 +90,16 @@ pub(crate) struct World {
 impl World {
     /// Makes a pool on a modelled device with a VM for each load.
     pub(crate) fn new(device: &str, kind: Kind, loads: &[Load]) -> Self {
-        let device = device.parse::<ModelSpec>().and_then(|spec| spec.build()).expect("a model");
+        Self::with_depth(device, kind, loads, build(device).depth())
+    }
+
+    /// Makes a pool that lets the device have so many commands.
+    pub(crate) fn with_depth(device: &str, kind: Kind, loads: &[Load], depth: u32) -> Self {
+        let device = build(device);
         let mut elevator = ElevatorConfig { kind, ..ElevatorConfig::default() };
         elevator.rotational = device.rotational();
-        elevator.bfq.queueing = if device.depth() > 1 { Queueing::Yes } else { Queueing::No };
-        let (now, depth) = (Nanos::ORIGIN, device.depth());
+        elevator.bfq.queueing = if depth > 1 { Queueing::Yes } else { Queueing::No };
+        let now = Nanos::ORIGIN;
         let config = EngineConfig { elevator, depth, blocks: BlockConfig::default() };
         let mut engine = Engine::new(now, &config);
         let geometry = Geometry {
@@ -107,6 +119,17 @@ impl World {
         let first = |(index, load): (usize, &Load)| (0..load.depth).map(move |_| (now, index));
         let coming = loads.iter().enumerate().flat_map(first).map(std::cmp::Reverse).collect();
         Self { now, engine, device, clients, coming }
+    }
+
+    /// Lets a governor find out how much the device needs.
+    pub(crate) fn governed(mut self) -> Self {
+        self.engine.govern(true);
+        self
+    }
+
+    /// Returns what the governor has decided.
+    pub(crate) fn decided(&self) -> GovernorReport {
+        self.engine.governor_report().expect("it is governed")
     }
 
     /// Lets time pass, and returns what each client got in it.
@@ -154,4 +177,8 @@ impl Client {
         let bytes = std::mem::take(&mut self.bytes);
         Got { bytes_per_s: bytes as f64 * 1e9 / span.0 as f64, waits }
     }
+}
+
+fn build(device: &str) -> Model {
+    device.parse::<ModelSpec>().and_then(|spec| spec.build()).expect("a model")
 }

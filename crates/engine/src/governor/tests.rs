@@ -1,0 +1,165 @@
+//! The governor beside a device that is simple enough to know what it needs.
+
+use super::*;
+
+const KIB: u64 = 1024;
+
+/// A device that works on up to `ways` commands at a time, each of which takes `span`, under
+/// somebody who always has more.
+struct Bench {
+    governor: Governor,
+    now: Nanos,
+    /// When each command comes back.
+    at_device: std::collections::VecDeque<Nanos>,
+    ways: usize,
+    span: Nanos,
+    /// Whether somebody waits when all have come back.
+    waits: bool,
+}
+
+impl Bench {
+    fn new(depth: u32, ways: usize) -> Self {
+        let mut governor = Governor::new(depth);
+        governor.turn(true, true);
+        let at_device = std::collections::VecDeque::new();
+        let (now, span) = (Nanos::ORIGIN, Nanos::from_micros(100));
+        Self { governor, now, at_device, ways, span, waits: true }
+    }
+
+    /// Lets commands of a kind and length go round for a while.
+    fn run(&mut self, writes: bool, nr_sectors: u32, span: Nanos) {
+        let end = self.now + span;
+        while self.now < end {
+            while self.governor.admits(|| true) {
+                self.governor.sent(self.now, writes, nr_sectors);
+                let len = self.at_device.len();
+                // Whoever finds all ways busy waits for the one that is free first.
+                let begins = match len.checked_sub(self.ways) {
+                    Some(before) => self.at_device[before],
+                    None => self.now,
+                };
+                self.at_device.push_back(begins.max(self.now) + self.span);
+            }
+            self.now = self.at_device.pop_front().expect("something is sent");
+            self.governor.completed(self.now, writes, nr_sectors, || self.waits);
+        }
+        while let Some(at) = self.at_device.pop_front() {
+            self.now = at;
+            self.governor.completed(self.now, writes, nr_sectors, || self.waits);
+        }
+    }
+
+    fn report(&self) -> GovernorReport {
+        self.governor.report().expect("it is on")
+    }
+}
+
+#[test]
+fn it_finds_how_many_short_commands_keep_every_way_busy() {
+    for ways in [1, 2, 4, 8, 16, 64] {
+        let mut bench = Bench::new(256, ways);
+        bench.run(false, 8, Nanos::from_secs(5));
+        let found = bench.report().reads.commands as usize;
+        assert_eq!(found, ways);
+    }
+}
+
+#[test]
+fn it_finds_how_many_bytes_of_long_commands_are_enough() {
+    let mut bench = Bench::new(256, 4);
+    bench.run(true, 512, Nanos::from_secs(5));
+    assert_eq!(bench.report().writes.bytes, 4 * 256 * KIB);
+    assert_eq!(bench.report().reads.commands, 256, "nothing is known of reads");
+}
+
+#[test]
+fn loads_have_limits_of_their_own_which_last() {
+    let mut bench = Bench::new(64, 4);
+    bench.run(false, 8, Nanos::from_secs(2));
+    bench.run(true, 8, Nanos::from_secs(2));
+    bench.run(true, 256, Nanos::from_secs(2));
+    let GovernorReport { reads, writes, .. } = bench.report();
+    assert_eq!((reads.commands, writes.commands), (4, 4));
+    assert_eq!(writes.bytes, 4 * 128 * KIB);
+}
+
+#[test]
+fn a_device_that_became_faster_gets_more() {
+    let mut bench = Bench::new(64, 2);
+    bench.run(false, 8, Nanos::from_secs(2));
+    assert_eq!(bench.report().reads.commands, 2);
+    bench.ways = 16;
+    // Nobody can see that at the level found; so it takes until the next search.
+    bench.run(false, 8, Nanos::from_secs(120));
+    assert_eq!(bench.report().reads.commands, 16);
+}
+
+#[test]
+fn bursts_that_leave_the_device_idle_are_served_as_fast_as_it_can() {
+    let mut bench = Bench::new(64, 8);
+    bench.waits = false;
+    for _ in 0..1000 {
+        // A millisecond of work, and three without.
+        bench.run(false, 8, Nanos::from_millis(1));
+        bench.now += Nanos::from_millis(3);
+    }
+    assert_eq!(bench.report().reads.commands, 64);
+    assert_eq!(bench.report().searches, 0);
+}
+
+#[test]
+fn it_is_narrow_only_while_somebody_waits_for_each_answer() {
+    let mut bench = Bench::new(64, 4);
+    let mut lone = 0;
+    for _ in 0..40 {
+        for _ in 0..LONE_MIN {
+            bench.governor.arrived(bench.now, 0, true, &mut lone);
+        }
+        bench.run(false, 8, Nanos::from_millis(100));
+    }
+    assert!(bench.report().narrow);
+    bench.run(false, 8, Nanos::from_secs(2));
+    assert!(!bench.report().narrow);
+}
+
+#[test]
+fn who_asks_for_much_at_a_time_is_no_reason_to_be_narrow() {
+    let mut bench = Bench::new(64, 4);
+    let mut lone = 0;
+    for _ in 0..100 {
+        for others in 0..8 {
+            bench.governor.arrived(bench.now, others, true, &mut lone);
+        }
+        bench.governor.arrived(bench.now, 0, false, &mut lone);
+    }
+    bench.run(false, 8, Nanos::from_millis(500));
+    assert!(!bench.report().narrow);
+}
+
+#[test]
+fn kinds_share_the_device_by_what_each_needs() {
+    let mut governor = Governor::new(8);
+    governor.turn(true, false);
+    for _ in 0..4 {
+        assert!(governor.admits(|| true));
+        governor.sent(Nanos::ORIGIN, false, 8);
+    }
+    for _ in 0..4 {
+        assert!(governor.admits(|| true));
+        governor.sent(Nanos::ORIGIN, true, 8);
+    }
+    assert!(!governor.admits(|| true), "four eighths and four eighths are all of it");
+    governor.completed(Nanos::ORIGIN, true, 8, || true);
+    assert!(governor.admits(|| true));
+}
+
+#[test]
+fn one_command_always_goes_however_long_it_is() {
+    let mut governor = Governor::new(1);
+    governor.turn(true, false);
+    assert!(governor.admits(|| true));
+    governor.sent(Nanos::ORIGIN, false, 1 << 23);
+    assert!(!governor.admits(|| true));
+    governor.turn(false, false);
+    assert!(governor.admits(|| true), "switched off, it bounds nothing");
+}
