@@ -6,7 +6,7 @@
 
 use evenkeel_sched::{Class, Nanos, Priority, QueueId};
 
-use crate::streams::{STREAMS, StreamId, Streams};
+use crate::streams::{Reading, STREAMS, StreamId, Streams};
 
 /// Reads the priority word of a virtio-blk header.
 ///
@@ -76,7 +76,7 @@ impl Default for VmQueues {
 }
 
 impl VmQueues {
-    /// Returns the stream that a read belongs to, and remembers the read. `pos` is its first sector
+    /// Returns the stream that a read belongs to, and whether it starts something; remembers it. `pos` is its first sector
     /// on the pool's address space, so that disks of the VM are told apart.
     pub(crate) fn stream(
         &mut self,
@@ -84,7 +84,7 @@ impl VmQueues {
         priority: Priority,
         pos: u64,
         nr_sectors: u32,
-    ) -> StreamId {
+    ) -> Reading {
         self.streams.on_read(now, number(priority), pos, nr_sectors)
     }
 

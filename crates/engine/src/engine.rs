@@ -28,7 +28,7 @@ use crate::request::{Geometry, Request, SECTOR_BYTES, Status};
 use crate::slots::{
     Carried, DeviceOp, Errno, Links, Parts, Place, Precedence, Retired, Slot, Slots, Token,
 };
-use crate::streams::StreamId;
+use crate::streams::Reading;
 
 /// How an engine decides.
 #[derive(Clone, Debug)]
@@ -487,17 +487,21 @@ impl Engine {
         let has_streams = self.tells_streams_apart
             && self.scheduler.profits_from_streams()
             && !classify::is_preferred(priority);
-        let stream = if has_streams && slot.op == DeviceOp::Read {
+        let reading = if has_streams && slot.op == DeviceOp::Read {
             group.queues.stream(now, priority, pos, piece_sectors)
         } else {
-            StreamId::default()
+            Reading::default()
         };
-        let place = group.queues.slot(priority, sync, stream);
-        if let Some(queue) = *place {
-            return queue;
+        let place = group.queues.slot(priority, sync, reading.stream);
+        let (queue, is_new) = match *place {
+            Some(queue) => (queue, false),
+            None => (self.scheduler.add_queue(now, known_as, priority, sync), true),
+        };
+        *place = Some(queue);
+        if reading.returns {
+            self.scheduler.deny_start(now, queue);
         }
-        let queue = *place.insert(self.scheduler.add_queue(now, known_as, priority, sync));
-        if self.helps.is_any_on() {
+        if is_new && self.helps.is_any_on() {
             self.apply_help(now, vm);
         }
         queue

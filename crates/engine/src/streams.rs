@@ -65,9 +65,23 @@ const FIRST_SPREAD: i32 = 21 * BIT;
 /// How many reads the spread is averaged over.
 const MEMORY: i32 = 16;
 
+/// Reads further apart in time than this do not follow one another: who reads after such a silence
+/// may be somebody new.
+const SILENCE: Nanos = Nanos::from_secs(2);
+
 /// Names a stream of a VM; none is the rest.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct StreamId(pub(crate) Option<u8>);
+
+/// What a read turns out to be.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Reading {
+    /// The stream that it belongs to.
+    pub(crate) stream: StreamId,
+    /// Its queue has long been silent, and yet nothing starts: a reader goes on that was in another
+    /// queue meanwhile, or was held up.
+    pub(crate) returns: bool,
+}
 
 /// The streams of one VM.
 #[derive(Clone, Copy, Debug)]
@@ -78,6 +92,11 @@ pub(crate) struct Streams {
     loose: u64,
     /// log2 of half the sectors that reads are spread over, times [`MEMORY`].
     spread: i32,
+    /// The last read.
+    last: Option<Nanos>,
+    /// Reads so far that belonged to no stream, and the last of those that still do not.
+    rest: u64,
+    last_of_rest: Option<Nanos>,
 }
 
 /// A place that has been read, and where it may go on.
@@ -87,11 +106,16 @@ struct Track {
     end: u64,
     /// When it was.
     last: Nanos,
-    /// Loose reads of the VM up to then.
+    /// When the first read was.
+    first: Nanos,
+    /// Whether other reads belonged to no stream in the [`SILENCE`] before, and how many up to then.
+    had_company: bool,
+    rest_at_first: u64,
+    /// Loose reads of the VM up to the last read.
     loose: u64,
     /// Evidence that the reads belong together.
     score: i32,
-    /// Reads so far, up to [`PROOF`].
+    /// Reads so far, as far as they can be counted.
     reads: u8,
     /// How many more of them began where the one before ended than elsewhere, up to twice
     /// [`IN_ORDER`].
@@ -105,6 +129,9 @@ impl Track {
     const UNUSED: Self = Self {
         end: u64::MAX / 2,
         last: Nanos::ORIGIN,
+        first: Nanos::ORIGIN,
+        had_company: false,
+        rest_at_first: 0,
         loose: 0,
         score: 0,
         reads: 0,
@@ -166,7 +193,7 @@ impl Read {
 
     fn join(&self, track: &mut Track, evidence: i32) {
         track.score = MOST.min(track.score + evidence - COST);
-        track.reads = PROOF.min(track.reads + 1);
+        track.reads = track.reads.saturating_add(1);
         let continues = track.end == self.sector;
         track.in_order = if continues {
             (2 * IN_ORDER).min(track.in_order + 1)
@@ -184,12 +211,15 @@ impl Default for Streams {
             candidates: [Track::UNUSED; CANDIDATES],
             loose: 0,
             spread: FIRST_SPREAD * MEMORY,
+            last: None,
+            rest: 0,
+            last_of_rest: None,
         }
     }
 }
 
 impl Streams {
-    /// Returns the stream of a read of `nr_sectors` from `sector` on, and remembers the read.
+    /// Returns what a read of `nr_sectors` from `sector` on is, and remembers it.
     ///
     /// Takes constant time. `priority` is a number below 255, equal for equal priorities.
     pub(crate) fn on_read(
@@ -198,7 +228,7 @@ impl Streams {
         priority: u8,
         sector: u64,
         nr_sectors: u32,
-    ) -> StreamId {
+    ) -> Reading {
         let (end, reach) = (sector + u64::from(nr_sectors), self.spread / MEMORY);
         let mut read = Read { now, priority, sector, end, reach, loose: self.loose };
         let in_stream = read.best(&self.streams);
@@ -210,26 +240,50 @@ impl Streams {
             self.loose += 1;
             read.loose += 1;
         }
+        let somebody_reads = is_within(self.last.replace(now), now);
         if in_stream.is_some() {
             let track = &mut self.streams[place];
+            let returns = somebody_reads && !is_within(Some(track.last), now);
             read.join(track, evidence);
             if track.score < 0 {
                 *track = Track::UNUSED;
             }
-            return StreamId(Some(u8::try_from(place).expect("fewer than 256")));
+            return Reading { stream: StreamId(Some(index(place))), returns };
         }
-        if found.is_none() {
+        if found.is_some() {
+            let track = &mut self.candidates[place];
+            read.join(track, evidence);
+            track.score = track.score.max(0);
+            if track.score >= BEGIN {
+                let begun = core::mem::replace(track, Track::UNUSED);
+                if let Some(stream) = self.begin(now, begun) {
+                    let returns = somebody_reads && !self.is_somebody_new(stream);
+                    // As far as we know it was the only one there.
+                    self.last_of_rest = None;
+                    return Reading { stream: StreamId(Some(stream)), returns };
+                }
+            }
+        } else {
             self.remember(&read);
-            return StreamId(None);
         }
-        let track = &mut self.candidates[place];
-        read.join(track, evidence);
-        track.score = track.score.max(0);
-        if track.score < BEGIN {
-            return StreamId(None);
-        }
-        let begun = core::mem::replace(track, Track::UNUSED);
-        self.begin(now, begun)
+        self.rest += 1;
+        let before = self.last_of_rest.replace(now);
+        let returns = somebody_reads && !is_within(before, now);
+        Reading { stream: StreamId(None), returns }
+    }
+
+    /// Returns whether the stream that has just begun is read by somebody who did not read before:
+    /// all who did have gone on since its first read. Otherwise one of them has turned to another
+    /// file.
+    fn is_somebody_new(&self, begun: u8) -> bool {
+        let begun = &self.streams[usize::from(begun)];
+        let has_gone_on = |track: &Track| {
+            let was_there = track.priority == begun.priority && track.first < begun.first;
+            !was_there || !is_within(Some(track.last), begun.first) || track.last >= begun.first
+        };
+        let rest = self.rest - begun.rest_at_first;
+        let rest_has_gone_on = !begun.had_company || rest >= u64::from(begun.reads);
+        rest_has_gone_on && self.streams.iter().all(has_gone_on)
     }
 
     /// Learns from a read how far apart reads are that have nothing to do with one another.
@@ -254,23 +308,44 @@ impl Streams {
     /// Makes a read that is near nothing a candidate, in the place of the one read longest ago.
     fn remember(&mut self, read: &Read) {
         let Read { now, priority, end, loose, .. } = *read;
+        let had_company = is_within(self.last_of_rest, now);
         let place = self.candidates.iter_mut().min_by_key(|track| (track.is_used(), track.last));
-        *place.expect("there are places") =
-            Track { end, last: now, loose, score: 0, reads: 1, in_order: 0, priority };
+        *place.expect("there are places") = Track {
+            end,
+            last: now,
+            first: now,
+            had_company,
+            rest_at_first: self.rest,
+            loose,
+            score: 0,
+            reads: 1,
+            in_order: 0,
+            priority,
+        };
     }
 
     /// Gives a new stream a place that was never used, or of one that has proved nothing, or was
     /// abandoned; if there is none, it has to wait, and its reads are forgotten.
-    fn begin(&mut self, now: Nanos, begun: Track) -> StreamId {
-        let places = self.streams.iter_mut().zip(0..);
-        let key = |(track, _): &(&mut Track, u8)| (track.is_used(), track.is_proved(), track.last);
-        let (place, id) = places.min_by_key(key).expect("there are places");
-        if place.is_proved() && now.since(place.last) <= ABANDONED {
-            return StreamId(None);
+    fn begin(&mut self, now: Nanos, begun: Track) -> Option<u8> {
+        let places = self.streams.iter_mut().enumerate();
+        let key =
+            |(_, track): &(usize, &mut Track)| (track.is_used(), track.is_proved(), track.last);
+        let (place, track) = places.min_by_key(key).expect("there are places");
+        if track.is_proved() && now.since(track.last) <= ABANDONED {
+            return None;
         }
-        *place = begun;
-        StreamId(Some(id))
+        *track = begun;
+        Some(index(place))
     }
+}
+
+/// Returns whether `earlier` was and is no more than a [`SILENCE`] before `now`.
+fn is_within(earlier: Option<Nanos>, now: Nanos) -> bool {
+    earlier.is_some_and(|earlier| now.since(earlier) <= SILENCE)
+}
+
+fn index(place: usize) -> u8 {
+    u8::try_from(place).expect("fewer than 256")
 }
 
 /// Returns the logarithm in sixteenths of a bit, the fraction interpolated; that of 0 is 0.
@@ -295,7 +370,7 @@ mod tests {
     /// Reads 128 KiB at each of `places`, 1 ms apart.
     fn read(streams: &mut Streams, from_ms: u64, places: &[u64]) -> Vec<Option<u8>> {
         let reads = places.iter().zip(from_ms..);
-        reads.map(|(&sector, ms)| streams.on_read(at_ms(ms), 12, sector, 256).0).collect()
+        reads.map(|(&sector, ms)| streams.on_read(at_ms(ms), 12, sector, 256).stream.0).collect()
     }
 
     #[test]
@@ -333,7 +408,7 @@ mod tests {
         for turn in 0..20 {
             for read in 0..4 {
                 let sector = (turn * 4 + read) * 256;
-                let id = streams.on_read(at_ms(turn * 1_500 + read), 12, sector, 256).0;
+                let id = streams.on_read(at_ms(turn * 1_500 + read), 12, sector, 256).stream.0;
                 ids.push(id);
             }
             for read in 0..150 {
@@ -349,11 +424,11 @@ mod tests {
     fn priorities_do_not_mix() {
         let mut streams = Streams::default();
         for (index, priority) in [(0, 1), (0, 2), (1, 1), (1, 2)] {
-            let id = streams.on_read(at_ms(index), priority, index * 256, 256);
+            let id = streams.on_read(at_ms(index), priority, index * 256, 256).stream;
             assert_eq!(id, StreamId(None));
         }
-        assert_eq!(streams.on_read(at_ms(4), 1, 2 * 256, 256), StreamId(Some(0)));
-        assert_eq!(streams.on_read(at_ms(4), 2, 2 * 256, 256), StreamId(Some(1)));
+        assert_eq!(streams.on_read(at_ms(4), 1, 2 * 256, 256).stream, StreamId(Some(0)));
+        assert_eq!(streams.on_read(at_ms(4), 2, 2 * 256, 256).stream, StreamId(Some(1)));
     }
 
     #[test]
@@ -398,7 +473,7 @@ mod tests {
             let told_apart = (0..20_000)
                 .filter(|read| {
                     let sector = random(mib * MIB / 8) * 8;
-                    streams.on_read(at_ms(read * 10), 12, sector, 8) != StreamId(None)
+                    streams.on_read(at_ms(read * 10), 12, sector, 8).stream != StreamId(None)
                 })
                 .count();
             assert!(told_apart < 40, "{mib} MiB: {told_apart} of 20 000");
@@ -411,7 +486,7 @@ mod tests {
         let told_apart = (0..20_000)
             .filter(|read| {
                 let sector = (read % 2) * 100_000 * MIB + random(64 * MIB / 8) * 8;
-                streams.on_read(at_ms(read * 10), 12, sector, 8) != StreamId(None)
+                streams.on_read(at_ms(read * 10), 12, sector, 8).stream != StreamId(None)
             })
             .count();
         assert!(told_apart < 100, "{told_apart} of 20 000");
@@ -430,7 +505,7 @@ mod tests {
                 streams.on_read(at, 12, random(320 * MIB / 8) * 8, 8);
             }
             let file = 600 * MIB + random(2 * MIB / 8) * 8;
-            let id = streams.on_read(at_ms(10_000 + read * 50 + 49), 12, file, 32);
+            let id = streams.on_read(at_ms(10_000 + read * 50 + 49), 12, file, 32).stream;
             told_apart += u32::from(id != StreamId(None));
         }
         assert!(told_apart > 150, "{told_apart} of 200");
@@ -444,7 +519,7 @@ mod tests {
         let revived = (0..10_000)
             .filter(|read| {
                 let sector = random(320 * MIB / 8) * 8;
-                streams.on_read(at_ms(2000 + read * 10), 12, sector, 8) != StreamId(None)
+                streams.on_read(at_ms(2000 + read * 10), 12, sector, 8).stream != StreamId(None)
             })
             .count();
         assert!(revived < 20, "{revived} of 10 000");
@@ -454,9 +529,53 @@ mod tests {
     fn a_reader_that_is_held_up_for_long_goes_on_where_it_was() {
         let mut streams = Streams::default();
         for index in 0..50 {
-            let id = streams.on_read(at_ms(index * 10_000), 12, index * 256, 256);
+            let id = streams.on_read(at_ms(index * 10_000), 12, index * 256, 256).stream;
             assert_eq!(id.0, (index > 1).then_some(0), "read {index}");
         }
+    }
+
+    #[test]
+    fn who_is_held_up_and_who_turns_to_another_file_starts_nothing() {
+        let mut streams = Streams::default();
+        let mut reading = |ms, sector| streams.on_read(at_ms(ms), 12, sector, 256);
+        // Two readers, each of its own file; whoever comes first is somebody new.
+        for index in 0..50 {
+            assert!(!reading(index * 20, index * 256).returns, "read {index}");
+            assert!(!reading(index * 20 + 10, 1000 * MIB + index * 256).returns, "read {index}");
+        }
+        // The second is held up for 5 s, and goes on.
+        for index in 50..300 {
+            assert!(!reading(index * 20, index * 256).returns, "read {index}");
+        }
+        assert!(reading(6001, 1000 * MIB + 50 * 256).returns);
+        // It turns to another file while the first goes on.
+        let (first, second): (Vec<_>, Vec<_>) = (0..10)
+            .map(|index| {
+                let (ms, place) = (6020 + index * 20, index * 256);
+                (reading(ms, 300 * 256 + place), reading(ms + 10, 3000 * MIB + place))
+            })
+            .unzip();
+        assert!(first.iter().all(|read| !read.returns));
+        let begun = second.iter().find(|read| read.stream.0.is_some());
+        assert!(begun.is_some_and(|read| read.returns), "the queue is new, its reader is not");
+    }
+
+    #[test]
+    fn who_reads_beside_all_others_is_somebody_new() {
+        let mut streams = Streams::default();
+        for index in 0..100 {
+            streams.on_read(at_ms(index * 10), 12, index * 256, 256);
+        }
+        for index in 100..110 {
+            streams.on_read(at_ms(index * 10), 12, index * 256, 256);
+            let read = streams.on_read(at_ms(index * 10 + 5), 12, 1000 * MIB + index * 256, 256);
+            let is_stream = read.stream == StreamId(Some(1));
+            assert_eq!(is_stream, index >= 102, "read {index}");
+            assert!(!read.returns || !is_stream, "read {index}");
+        }
+        // And who reads after everybody else has long been silent.
+        let read = streams.on_read(at_ms(20_000), 12, 5000 * MIB, 256);
+        assert!(!read.returns);
     }
 
     #[test]

@@ -267,6 +267,10 @@ impl Scheduler for Elevator {
         each!(&mut self.0, inner => inner.set_urgency(now, queue, urgency));
     }
 
+    fn deny_start(&mut self, now: Nanos, queue: QueueId) {
+        each!(&mut self.0, inner => inner.deny_start(now, queue));
+    }
+
     #[inline]
     fn urgency(&self, tag: Tag) -> Urgency {
         each!(&self.0, inner => inner.urgency(tag))

@@ -95,6 +95,13 @@ pub trait Scheduler {
         let _nothing_to_do = (now, queue, urgency);
     }
 
+    /// Says that the request that comes next into a queue starts nothing, however long the queue has
+    /// been silent: whoever issues it was active elsewhere. Elevators that take a silence for the
+    /// sign of a start heed it.
+    fn deny_start(&mut self, now: Nanos, queue: QueueId) {
+        let _nothing_to_do = (now, queue);
+    }
+
     /// Returns how urgent the queue is from which a request at the device came, by what was said of
     /// it and what the elevator itself has found out. Valid until [`complete`](Self::complete);
     /// [`Urgency::None`] from elevators that know no urgency. O(1).

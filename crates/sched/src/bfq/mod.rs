@@ -456,6 +456,15 @@ impl Scheduler for Bfq {
         self.urge_issuer(now, queue.0, urgency);
     }
 
+    fn deny_start(&mut self, now: Nanos, queue: QueueId) {
+        let now = self.inside(now);
+        let id = self.merging.routes[queue.0 as usize];
+        let queue = &mut self.queues[id as usize];
+        if !queue.busy && queue.in_flight == 0 {
+            queue.idle_since = Some(now);
+        }
+    }
+
     #[inline]
     fn urgency(&self, tag: Tag) -> Urgency {
         self.queues[self.table.get(tag).queue.0 as usize].raise.kind.into()
