@@ -92,6 +92,13 @@ impl Bfq {
         self.slot.wasteful_from = self.wasteful_from(now, id);
     }
 
+    /// Returns whether a raised queue is likely to come within the wait for it.
+    pub(super) fn comes_soon(&self, queue: &Queue) -> bool {
+        let longest = Nanos(RAISED_IDLE.0 / 2);
+        let is_quick = || queue.think.mean().is_none_or(|mean| mean <= longest);
+        queue.short_ttime || (self.rules.raised_are_left_alone && self.rotational && is_quick())
+    }
+
     fn idle_window(&self, id: u32) -> Nanos {
         let queue = &self.queues[id as usize];
         let slice = self.tunables.slice_idle;

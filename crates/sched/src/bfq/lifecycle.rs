@@ -73,9 +73,16 @@ impl Bfq {
         let slice_idle = self.tunables.slice_idle;
         let queue = &mut self.queues[request.queue.0 as usize];
         let is_done = queue.in_flight == 0 && was_empty;
-        if is_done && !queue.busy {
+        let is_exact = self.rules.think_time_is_exact;
+        // On flash the wait itself follows from the think time.
+        if is_done && ((is_exact && self.rotational) || !queue.busy) {
             let cap = slice_idle + slice_idle;
-            queue.think.arrived(now, cap, self.rules.first_arrival_is_no_sample);
+            // Who comes after a long silence is somebody else, who thinks as he thinks.
+            let silence = cap.max(self.tunables.wr_min_idle_time);
+            let starts = queue.think.last_end().is_some_and(|end| now > end + silence);
+            if !(is_exact && starts) {
+                queue.think.arrived(now, cap, is_exact);
+            }
         }
         if queue.sync && queue.class != Class::Idle && slice_idle > Nanos::ZERO {
             let longest = Nanos(slice_idle.0 / 2);

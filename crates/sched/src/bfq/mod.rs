@@ -78,8 +78,12 @@
 //! 23. Only queues of one group wake each other; see `wakers`.
 //! 24. Merges take effect at once for all issuers, without chains; see `merging`.
 //! 25. Places at the device are what is limited for writes, and only while others wait; see `slots`.
-//! 26. The first arrival at a queue is no sample of its think time.
+//! 26. The first arrival at a queue is no sample of its think time, nor is one after a silence that
+//!     makes it a start. Where the disk rotates, one that was waited for is: else the think time of a
+//!     queue that is always waited for would be made of its pauses alone.
 //! 27. A wait longer than `slice_idle` for a queue that was never measured lets one request in.
+//! 28. Where the disk rotates, nothing but requests of raised queues is injected while a raised
+//!     queue is waited for that thinks for up to half the longest wait.
 //!
 //! Deliberately absent, with room left: raising of write-back; devices with several actuators.
 //!

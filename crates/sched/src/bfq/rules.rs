@@ -33,12 +33,16 @@ pub(super) struct Rules {
     pub(super) rate_counts_length: bool,
     /// 15: an overdue wait ended when it was due.
     pub(super) waits_end_when_due: bool,
-    /// 26: the first arrival at a queue says nothing about its think time.
-    pub(super) first_arrival_is_no_sample: bool,
+    /// 26: the first arrival at a queue, and one after a silence that makes it a start, say nothing
+    /// about its think time; one that was waited for does.
+    pub(super) think_time_is_exact: bool,
     /// 21: injected requests pay for the delay that they cause.
     pub(super) delay_is_paid: bool,
     /// 27: a long wait for a queue that was never measured lets one request of others in.
     pub(super) long_waits_let_one_in: bool,
+    /// 28: nothing is injected while a raised queue is waited for that thinks for less than half of
+    /// the longest wait.
+    pub(super) raised_are_left_alone: bool,
     /// How the engine below decides.
     pub(super) engine: Policy,
 }
@@ -58,9 +62,10 @@ impl Rules {
         device_holds_little: true,
         rate_counts_length: true,
         waits_end_when_due: true,
-        first_arrival_is_no_sample: true,
+        think_time_is_exact: true,
         delay_is_paid: true,
         long_waits_let_one_in: true,
+        raised_are_left_alone: true,
         engine: Policy::Exact,
     };
     /// What Linux does.
@@ -77,9 +82,10 @@ impl Rules {
         device_holds_little: false,
         rate_counts_length: false,
         waits_end_when_due: false,
-        first_arrival_is_no_sample: false,
+        think_time_is_exact: false,
         delay_is_paid: false,
         long_waits_let_one_in: false,
+        raised_are_left_alone: false,
         engine: Policy::Kernel,
     };
 
