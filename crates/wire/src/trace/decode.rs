@@ -12,7 +12,7 @@ use super::{
 ///
 /// Whatever the bytes are: nothing panics, and nothing is set aside that is not there. A record
 /// that comes out lies within its disk, and its times within
-/// [`TRACE_TIME_MAX_NS`](super::TRACE_TIME_MAX_NS).
+/// [`TRACE_TIME_MAX_NS`].
 #[derive(Clone, Debug)]
 pub struct TraceReader<'a> {
     header: TraceHeader,

@@ -38,7 +38,7 @@ pub struct TraceBlock {
 
 impl TraceBlock {
     /// Sets memory aside for a block of at most `capacity` bytes, which is brought within 128 and
-    /// [`TRACE_BLOCK_BYTES_MAX`](super::TRACE_BLOCK_BYTES_MAX).
+    /// [`TRACE_BLOCK_BYTES_MAX`].
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         let capacity = capacity.clamp(BLOCK_HEADER_BYTES + RECORD_BYTES_MAX, TRACE_BLOCK_BYTES_MAX);
