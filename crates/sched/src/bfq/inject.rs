@@ -200,8 +200,8 @@ impl Bfq {
             return Some(friend);
         }
         let queue = &self.queues[id as usize];
-        let is_raised = queue.raise.is_on() && self.comes_soon(queue);
-        let suffers = is_raised && self.wr_busy <= 1;
+        let is_urgent = queue.raise.is_on() && self.comes_soon(queue);
+        let suffers = is_urgent && self.wr_busy <= 1;
         let most = queue.inject.most.max(u32::from(self.slot.is_wasteful));
         if self.table.in_flight() >= most || suffers || self.idling_boosts(queue) {
             return None;
@@ -211,7 +211,7 @@ impl Bfq {
         while node != ROOT {
             if let Some(leaf) = self.engine.runner_up(node) {
                 let other = self.owners[leaf as usize];
-                let is_wanted = !is_raised || self.queues[other as usize].raise.is_on();
+                let is_wanted = !is_urgent || self.queues[other as usize].raise.is_on();
                 let tag = if is_wanted { self.may_be_injected(other) } else { None };
                 if let Some(tag) = tag.filter(|&tag| is_free || !self.is_long(tag)) {
                     self.injection.injected = true;
