@@ -30,7 +30,8 @@
 //!
 //! So that a row stays short however many VMs there are, at most [`NAMED`] VMs at a time are told
 //! apart by name: those that hold the device most. What is left of a wait is blamed on the others
-//! together, which needs no meter, since all causes add up. Rows grow when they are first needed.
+//! together, which needs no meter, since all causes add up. There is room for rows as soon as VMs are
+//! there, but they grow when they are first needed.
 
 mod account;
 mod named;
@@ -94,15 +95,30 @@ impl Blame {
             "whether there are books is said before they begin"
         );
         self.is_on = is_on;
+        self.make_room(0);
     }
 
     /// Opens an account.
     pub(crate) fn add(&mut self, vm: GroupId) {
-        let len = vm.0 as usize + 1;
-        if self.accounts.len() < len {
-            self.accounts.resize_with(len, Account::default);
-            // So that events do not allocate.
-            self.dirty.reserve(len);
+        let (len, before) = (vm.0 as usize + 1, self.accounts.len());
+        if before >= len {
+            return self.make_room(vm.0 as usize);
+        }
+        self.accounts.resize_with(len, Account::default);
+        // So that events do not allocate.
+        self.dirty.reserve(len);
+        let is_full = |len: usize| len > NAMED;
+        let grows = len.next_power_of_two() > before.next_power_of_two() && !is_full(before);
+        self.make_room(if grows || is_full(len) != is_full(before) { 0 } else { before });
+    }
+
+    /// Makes room for what accounts will hold when all who are there have been told apart, in
+    /// those from `first` on. So events do not allocate, however late somebody is first served.
+    fn make_room(&mut self, first: usize) {
+        if self.is_on {
+            let vms = self.accounts.len();
+            self.named.make_room(vms);
+            self.accounts[first..].iter_mut().for_each(|account| account.make_room(vms));
         }
     }
 

@@ -18,6 +18,9 @@ pub struct Claims {
     held: u32,
 }
 
+/// Most extents that room is made for beforehand: some KiB a disk.
+const ROOM_MAX: u32 = 128;
+
 #[derive(Clone, Copy, Debug)]
 struct Extent {
     start: u64,
@@ -34,6 +37,13 @@ impl Extent {
 }
 
 impl Claims {
+    /// Makes room for as many extents as a device of this depth holds, so that a disk that rarely
+    /// has several requests there allocates for none of them.
+    pub(crate) fn make_room(&mut self, depth: u32) {
+        let room = usize::try_from(depth.min(ROOM_MAX)).expect("a small number");
+        self.extents.reserve_exact(room.saturating_sub(self.extents.len()));
+    }
+
     /// Claims `nr_sectors` from `start`. Returns whether the request may go to the device now; if
     /// not it is held until [`release`](Self::release) frees it.
     pub fn claim(&mut self, tag: Tag, start: u64, nr_sectors: u32, changes: bool) -> bool {

@@ -168,7 +168,9 @@ impl Engine {
     pub fn add_disk(&mut self, vm: GroupId, geometry: Geometry) -> DiskId {
         let base = self.place(geometry.sectors);
         let node = self.add_leaf(vm);
-        let disk = Some(Disk::new(vm, node, base, geometry));
+        let mut disk = Disk::new(vm, node, base, geometry);
+        disk.claims.make_room(self.depth);
+        let disk = Some(disk);
         let index = match self.disks.iter().position(Option::is_none) {
             Some(index) => {
                 self.disks[index] = disk;

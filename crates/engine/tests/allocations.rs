@@ -64,3 +64,70 @@ fn a_request_allocates_nothing_once_warm() {
         engine.check_invariants();
     }
 }
+
+/// Random places on a disk of 2^20 sectors, none adjacent to another.
+fn scattered(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    (*state >> 48) * 16
+}
+
+/// Lets so many random reads of 40 disks through; each keeps four outstanding.
+fn serve(
+    engine: &mut Engine,
+    now: &mut Nanos,
+    idle: &mut Vec<(DiskId, Token)>,
+    random: &mut u64,
+    requests: u32,
+) {
+    let mut at_device = [None; 8];
+    let mut served = 0;
+    while served < requests {
+        for slot in &mut at_device {
+            if let Some(tag) = slot.take() {
+                engine.complete(*now, tag, Ok(()));
+                served += 1;
+            }
+        }
+        while let Some(retired) = engine.retire() {
+            idle.push((retired.disk, retired.token));
+        }
+        for (disk, token) in idle.drain(..) {
+            engine.submit(*now, disk, token, &request(Op::Read, scattered(random), 8));
+        }
+        for slot in &mut at_device {
+            *slot = engine.dispatch(*now).map(|command| command.tag);
+        }
+        *now = if at_device.iter().all(Option::is_none) {
+            engine.next_deadline().expect("requests wait, so somebody will be served")
+        } else {
+            *now + Nanos::from_micros(10)
+        };
+    }
+    for tag in at_device.into_iter().flatten() {
+        engine.complete(*now, tag, Ok(()));
+    }
+}
+
+/// Who rarely has several requests at the device is as warm as who often has.
+#[test]
+fn forty_disks_at_random_allocate_nothing_from_the_first_thousands_on() {
+    for kind in Kind::ALL {
+        let mut engine = engine_with_blocks(kind, 8, BlockConfig::default());
+        let mut now = Nanos::ORIGIN;
+        let mut idle = Vec::new();
+        for _ in 0..40 {
+            let vm = engine.add_group(now, GroupId::ROOT, Weight::default());
+            let disk = engine.add_disk(vm, geometry());
+            idle.extend((0..4).map(|token| (disk, Token(token))));
+        }
+        let mut random = 0x2545_f491_4f6c_dd1d;
+        serve(&mut engine, &mut now, &mut idle, &mut random, 5_000);
+        let info = allocation_counter::measure(|| {
+            serve(&mut engine, &mut now, &mut idle, &mut random, 20_000);
+        });
+        assert_eq!(info.count_total, 0, "{kind} allocated: {info:?}");
+        engine.check_invariants();
+    }
+}

@@ -324,8 +324,7 @@ mod tests {
                     whole.serve(5000);
                     bare.serve(5000);
                 });
-                // A table may still grow, whenever more requests meet in it than ever before.
-                assert!(counted.calls < 20, "{kind}, {disks} disks: {counted:?}");
+                assert_eq!(counted.calls, 0, "{kind}, {disks} disks: {counted:?}");
                 let all = disks * outstanding(disks, 8);
                 assert_eq!(whole.engine.outstanding(), all, "{kind}, {disks} disks");
                 assert_eq!(bare.elevator.queued() + bare.elevator.in_flight(), all, "{kind}");

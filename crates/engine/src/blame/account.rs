@@ -166,6 +166,15 @@ pub(super) struct Account {
 }
 
 impl Account {
+    /// Makes room for the rows of a pool with so many VMs.
+    pub(super) fn make_room(&mut self, vms: usize) {
+        let row = vms.next_power_of_two().min(NAMED);
+        self.row.reserve_exact(row.saturating_sub(self.row.len()));
+        if vms > NAMED {
+            self.kept.reserve_exact(NAMED - self.kept.len());
+        }
+    }
+
     /// Makes everything settled fit the number of requests that wait now, given what the meters of
     /// those show who are told apart.
     #[inline]
@@ -212,8 +221,6 @@ impl Account {
         if let Some((_, kept)) = self.kept.iter_mut().find(|(of, _)| *of == vm) {
             *kept += blame;
         } else if self.kept.len() < NAMED {
-            // Once and for all.
-            self.kept.reserve_exact(NAMED - self.kept.len());
             self.kept.push((vm, blame));
         } else if let Some(least) = self.kept.iter_mut().min_by_key(|(_, kept)| *kept)
             && least.1 < blame

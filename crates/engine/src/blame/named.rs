@@ -22,6 +22,14 @@ impl Named {
         Self { vms: Vec::new(), gauges: Vec::new(), meters: Vec::new(), used: 0, most }
     }
 
+    /// Makes room for the places of so many VMs.
+    pub(super) fn make_room(&mut self, vms: usize) {
+        let room = vms.next_power_of_two().min(self.most).saturating_sub(self.vms.len());
+        self.vms.reserve_exact(room);
+        self.gauges.reserve_exact(room);
+        self.meters.reserve_exact(room);
+    }
+
     /// Returns whether nobody can be told apart any more unless another gives up a place.
     pub(super) fn is_full(&self) -> bool {
         self.used == self.most

@@ -36,6 +36,9 @@ impl Engine {
     /// Changes the most commands at the device, at least 1. What is there already stays.
     pub fn set_depth(&mut self, depth: u32) {
         self.depth = depth.max(1);
+        for disk in self.disks.iter_mut().flatten() {
+            disk.claims.make_room(self.depth);
+        }
         self.blocks.set_max(self.depth);
         self.governor.set_depth(self.depth);
         self.scheduler.set_depth(self.depth);
