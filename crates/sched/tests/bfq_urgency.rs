@@ -68,8 +68,8 @@ fn two_urgent_queues_share_alike() {
     world.run_for(Nanos::from_secs(60));
     let [one, two] = sectors(&world);
     println!("{one} {two}");
-    // A slot lasts up to 3.75 s, that is a sixteenth of the time.
-    assert!(one.abs_diff(two) * 16 < one + two);
+    // Turns last one timeout, as those of anybody else.
+    assert!(one.abs_diff(two) * 100 < one + two);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::Bfq;
 use super::burst::InBurst;
-use super::queue::Queue;
+use super::queue::{Group, Queue};
 use super::raise::WrKind;
 use crate::{Class, GroupId};
 
@@ -57,6 +57,14 @@ impl Bfq {
             let soft_rt =
                 below.filter(|queue| queue.busy && queue.raise.kind == WrKind::SoftRt).count();
             assert_eq!(soft_rt, group.soft_rt as usize, "soft real-time queues are counted, too");
+            let below = self.used().filter(|queue| self.is_within(queue.group, GroupId(id)));
+            let urged = below.filter(|queue| queue.busy && queue.raise.is_on());
+            let urged = urged.filter(|queue| queue.raise.is_urged()).count();
+            assert_eq!(urged, group.urged as usize, "and urged ones");
+            assert_eq!(group.contenders, self.contenders(id), "plain weights are added up");
+            let is_child = |at: &&Group| at.used && at.parent == id && at.soft_rt > 0;
+            let players: u64 = self.groups.iter().filter(is_child).map(|at| at.weight).sum();
+            assert_eq!(group.players, players, "groups with players are added up");
             if id != GroupId::ROOT.0 {
                 let coeff = self.group_coeff(id);
                 assert_eq!(self.engine.coeff_wanted(group.node), coeff, "a raise goes up");
@@ -66,6 +74,14 @@ impl Bfq {
         let pending = self.used().filter(|queue| queue.pending).count();
         assert_eq!(pending, self.pending as usize, "pending queues are counted");
         assert_eq!(pending_groups, self.pending_groups, "groups with pending requests are counted");
+    }
+
+    fn contenders(&self, id: u32) -> u64 {
+        let own = self.used().filter(|queue| queue.group == id && queue.busy);
+        let own = own.filter(|queue| queue.class != Class::Idle).map(Queue::plain_weight);
+        let is_child = |group: &&Group| group.used && group.parent == id && group.weight > 0;
+        let groups = self.groups.iter().filter(is_child).filter(|group| group.contenders > 0);
+        own.sum::<u64>() + groups.map(|group| group.weight).sum::<u64>()
     }
 
     fn check_burst(&self, group: u32) {

@@ -150,6 +150,10 @@ impl Bfq {
             budget = budget.min(self.limits.raised()).max(self.charge(id, tag));
         }
         let how = if continues { Return::Continued(self.memory()) } else { Return::Anew };
+        if self.queues[id as usize].raise.is_on() {
+            self.renew_loans(now, id);
+            self.let_take_turns(now, id);
+        }
         self.enter_busy(id);
         self.engine.activate(now, self.queues[id as usize].node, budget, how);
         self.pay_debt(id);
@@ -205,6 +209,7 @@ impl Bfq {
         if queue.raise.is_on() {
             self.count_raised(id, true);
         }
+        self.count_contender(id, true);
         self.woke_up(id);
         self.set_pending(id, true);
     }
@@ -217,6 +222,7 @@ impl Bfq {
         if is_raised {
             self.count_raised(id, false);
         }
+        self.count_contender(id, false);
         if in_flight == 0 {
             self.set_pending(id, false);
         }

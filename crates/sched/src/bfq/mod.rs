@@ -20,7 +20,7 @@
 //! back):
 //!
 //! 1. Raising goes up: while a raised queue is busy, every group above it competes with its weight
-//!    times the raise, and when the raise begins those groups are forgiven their lead, each at most
+//!    times the raise, and when the raise begins those groups start without lead or lag, each at most
 //!    once per `wr_min_idle_time`.
 //! 2. Any real-time or best-effort queue that somebody waits for may be raised, whatever its level,
 //!    since the level is a hint from the guest; idle class and write-back never are.
@@ -85,6 +85,10 @@
 //! 28. Where the disk rotates, nothing but requests of raised queues is injected while a raised
 //!     queue is waited for that thinks for up to half the longest wait.
 //!
+//! 29. A raise is a loan: a group that got too far ahead of its share by raises is not lifted any
+//!     more, and gives back what it got; see `loan`. A raised queue below it pays for time.
+//! 30. A slot lasts many timeouts only for a queue that is raised alone: raised queues take turns.
+//!
 //! Deliberately absent, with room left: raising of write-back; devices with several actuators.
 //!
 //! Source: P. Valente and F. Checconi, "High Throughput Disk Scheduling with Fair Bandwidth
@@ -103,6 +107,7 @@ mod idling;
 mod inject;
 mod iostat;
 mod lifecycle;
+mod loan;
 mod merging;
 mod pull;
 mod queue;
@@ -156,6 +161,8 @@ const NOBODY: u32 = u32::MAX;
 /// The slot of the queue in service.
 #[derive(Clone, Copy, Debug, Default)]
 struct SlotTimes {
+    /// When the queue got the device, and when its slot began to count.
+    taken: Nanos,
     began: Nanos,
     /// Whether no request of the queue has completed in it yet.
     is_new: bool,
@@ -280,7 +287,7 @@ impl Bfq {
             queues: Vec::new(),
             merging: Merging::default(),
             free_queues: Vec::new(),
-            groups: Vec::from([Group::new(ROOT, ROOT)]),
+            groups: Vec::from([Group::new(now, ROOT, ROOT, 0)]),
             free_groups: Vec::new(),
             accounts: Vec::from([Account::default()]),
             owners: Vec::new(),
@@ -416,9 +423,10 @@ impl Bfq {
 }
 
 impl Scheduler for Bfq {
-    fn add_group(&mut self, _now: Nanos, parent: GroupId, weight: Weight) -> GroupId {
+    fn add_group(&mut self, now: Nanos, parent: GroupId, weight: Weight) -> GroupId {
         let node = self.engine.add_group(self.group(parent).node, weight);
-        let group = Group::new(node, parent.0);
+        let now = self.inside(now);
+        let group = Group::new(now, node, parent.0, u64::from(weight.value()));
         let id = if let Some(id) = self.free_groups.pop() {
             self.groups[id as usize] = group;
             id
@@ -441,6 +449,7 @@ impl Scheduler for Bfq {
     fn set_weight(&mut self, _now: Nanos, group: GroupId, weight: Weight) {
         assert!(group != GroupId::ROOT, "the root competes with nobody");
         self.engine.set_weight(self.group(group).node, weight);
+        self.reweigh(group.0, u64::from(weight.value()));
     }
 
     fn add_queue(&mut self, now: Nanos, group: GroupId, priority: Priority, sync: bool) -> QueueId {

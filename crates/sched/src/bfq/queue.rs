@@ -2,6 +2,7 @@
 
 use super::burst::{Burst, InBurst};
 use super::inject::InjectLimit;
+use super::loan::Loan;
 use super::merging::{Neighbours, Sharing};
 use super::raise::Raise;
 use super::softrt::Batches;
@@ -67,6 +68,11 @@ impl Queue {
     pub(super) fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
+
+    /// Returns its weight without a raise.
+    pub(super) fn plain_weight(&self) -> u64 {
+        (8 - u64::from(self.level)) * 10
+    }
 }
 
 /// One group.
@@ -81,6 +87,14 @@ pub(super) struct Group {
     pub(super) raised: u32,
     /// How many of those are soft real-time.
     pub(super) soft_rt: u32,
+    /// How many of those somebody outside urges.
+    pub(super) urged: u32,
+    /// Its weight, and the sum of those of its queues and groups that compete, without raises.
+    pub(super) weight: u64,
+    pub(super) contenders: u64,
+    /// The sum of the weights of its groups in which a soft real-time queue is busy.
+    pub(super) players: u64,
+    pub(super) loan: Loan,
     /// When its lead over others was forgiven last.
     pub(super) forgiven: Option<Nanos>,
     pub(super) burst: Burst,
@@ -88,7 +102,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    pub(super) fn new(node: Node, parent: u32) -> Self {
+    pub(super) fn new(now: Nanos, node: Node, parent: u32, weight: u64) -> Self {
         Self {
             node,
             parent,
@@ -96,6 +110,11 @@ impl Group {
             pending: 0,
             raised: 0,
             soft_rt: 0,
+            urged: 0,
+            weight,
+            contenders: 0,
+            players: 0,
+            loan: Loan::new(now),
             forgiven: None,
             burst: Burst::NONE,
             neighbours: Neighbours::default(),

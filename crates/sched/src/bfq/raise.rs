@@ -64,6 +64,11 @@ impl Raise {
         self.kind != WrKind::None
     }
 
+    /// Returns whether somebody outside wants it.
+    pub(super) fn is_urged(&self) -> bool {
+        self.urged != Urgency::None
+    }
+
     /// Returns whether its time is over.
     pub(super) fn is_late(&self, now: Nanos) -> bool {
         now > self.began + self.lasts
@@ -149,7 +154,7 @@ impl Bfq {
         begins
     }
 
-    /// Forgives a queue its lead over others, and each group above it that was not forgiven
+    /// Lets a queue begin anew, with neither lead nor lag, and each group above it that did not do so
     /// lately: else a guest that has its queues raised by turns would have no share to keep to.
     fn forgive(&mut self, now: Nanos, id: u32) {
         if !self.rules.raise_goes_up {
@@ -160,7 +165,8 @@ impl Bfq {
         let mut group = queue.group;
         while group != GroupId::ROOT.0 {
             let at = &mut self.groups[group as usize];
-            if at.forgiven.is_none_or(|last| now > last + self.tunables.wr_min_idle_time) {
+            let is_due = at.forgiven.is_none_or(|last| now > last + self.tunables.wr_min_idle_time);
+            if is_due && !at.loan.is_spent {
                 at.forgiven = Some(now);
                 self.engine.forgive(at.node);
             }
@@ -214,11 +220,18 @@ impl Bfq {
 
     /// Raises a queue, or ends that, because somebody outside says so.
     pub(super) fn urge(&mut self, now: Nanos, id: u32, urgency: Urgency) {
-        let queue = &mut self.queues[id as usize];
+        let queue = &self.queues[id as usize];
         if queue.raise.urged == urgency || !queue.is_raisable() {
             return;
         }
-        queue.raise.urged = urgency;
+        let is_counted = queue.busy && queue.raise.is_on();
+        if is_counted {
+            self.count_raised(id, false);
+        }
+        self.queues[id as usize].raise.urged = urgency;
+        if is_counted {
+            self.count_raised(id, true);
+        }
         if urgency == Urgency::None {
             self.end_raise(now, id);
             if self.holder == Some(id) {
@@ -227,6 +240,15 @@ impl Bfq {
             }
         } else if self.tunables.low_latency {
             self.raise(now, id, urgency.into());
+            let Queue { node, next, busy, .. } = self.queues[id as usize];
+            if let Some(tag) = next
+                && busy
+                && self.holder != Some(id)
+            {
+                // Who waits would see the raise only after the next slot.
+                let budget = self.limits.raised().max(self.charge(id, tag));
+                self.engine.set_budget(node, budget);
+            }
         }
     }
 
@@ -284,18 +306,25 @@ impl Bfq {
     pub(super) fn count_raised(&mut self, id: u32, comes: bool) {
         let Queue { raise, mut group, .. } = self.queues[id as usize];
         let soft = u32::from(raise.kind == WrKind::SoftRt);
+        let urged = u32::from(raise.is_urged());
         self.wr_busy = if comes { self.wr_busy + 1 } else { self.wr_busy - 1 };
         loop {
             let at = &mut self.groups[group as usize];
-            (at.raised, at.soft_rt) = if comes {
-                (at.raised + 1, at.soft_rt + soft)
+            let had_player = at.soft_rt > 0;
+            (at.raised, at.soft_rt, at.urged) = if comes {
+                (at.raised + 1, at.soft_rt + soft, at.urged + urged)
             } else {
-                (at.raised - 1, at.soft_rt - soft)
+                (at.raised - 1, at.soft_rt - soft, at.urged - urged)
             };
             if group == GroupId::ROOT.0 {
                 return;
             }
-            let (node, parent) = (at.node, at.parent);
+            let (node, parent, weight) = (at.node, at.parent, at.weight);
+            let has_player = at.soft_rt > 0;
+            if had_player != has_player {
+                let players = &mut self.groups[parent as usize].players;
+                *players = if has_player { *players + weight } else { *players - weight };
+            }
             self.engine.set_coeff(node, self.group_coeff(group));
             group = parent;
         }
@@ -327,7 +356,7 @@ impl Bfq {
     }
 
     /// Returns how long an interactive raise lasts.
-    fn wr_duration(&self) -> Nanos {
+    pub(super) fn wr_duration(&self) -> Nanos {
         match self.tunables.wr_max_time {
             Nanos::ZERO => self.rate.wr_duration(),
             set => set,
@@ -349,6 +378,9 @@ impl Bfq {
             return 1;
         }
         let group = &self.groups[group as usize];
+        if group.loan.is_spent && group.urged == 0 {
+            return 1;
+        }
         match (group.raised, group.soft_rt) {
             (0, _) => 1,
             (_, 0) => self.tunables.wr_coeff,
@@ -358,10 +390,24 @@ impl Bfq {
 
     /// Returns how many times the timeout a slot of this queue lasts: a queue in which something
     /// starts may load it in one go, a soft real-time one has little to do anyway.
+    ///
+    /// Several of them take turns.
     pub(super) fn slot_factor(&self, id: u32) -> u64 {
+        let takes_turns = self.rules.raised_take_turns && self.wr_busy > 1;
         match self.queues[id as usize].raise.kind {
-            WrKind::Interactive => u64::from(self.tunables.wr_coeff),
-            WrKind::None | WrKind::SoftRt => 1,
+            WrKind::Interactive if !takes_turns && self.is_privileged(id) => {
+                u64::from(self.tunables.wr_coeff)
+            }
+            _ => 1,
+        }
+    }
+
+    /// Lets the slot of a raised queue end soon if it was to last longer because it was the only
+    /// one, and it is not any more: the queue `id` turns busy.
+    pub(super) fn let_take_turns(&mut self, now: Nanos, id: u32) {
+        let is_raised = |id: u32| self.queues[id as usize].raise.is_on();
+        if self.rules.raised_take_turns && is_raised(id) && self.holder.is_some_and(is_raised) {
+            self.slot.ends = self.slot.ends.min(now + self.tunables.timeout_sync);
         }
     }
 }

@@ -43,6 +43,8 @@ pub(super) struct Rules {
     /// 28: nothing is injected while a raised queue is waited for that thinks for less than half of
     /// the longest wait.
     pub(super) raised_are_left_alone: bool,
+    /// 30: raised queues take turns of one timeout.
+    pub(super) raised_take_turns: bool,
     /// How the engine below decides.
     pub(super) engine: Policy,
 }
@@ -66,6 +68,7 @@ impl Rules {
         delay_is_paid: true,
         long_waits_let_one_in: true,
         raised_are_left_alone: true,
+        raised_take_turns: true,
         engine: Policy::Exact,
     };
     /// What Linux does.
@@ -86,6 +89,7 @@ impl Rules {
         delay_is_paid: false,
         long_waits_let_one_in: false,
         raised_are_left_alone: false,
+        raised_take_turns: false,
         engine: Policy::Kernel,
     };
 

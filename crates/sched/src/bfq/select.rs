@@ -85,6 +85,7 @@ impl Bfq {
         self.holder = Some(id);
         self.queues[id as usize].fifo_checked = false;
         self.limits.slot_begins();
+        self.slot.taken = now;
         self.slot.shared_until = now;
         self.slot.position = u64::MAX;
         self.slot.end_wait();
@@ -235,6 +236,7 @@ impl Bfq {
         let span = self.exclusive_time(id, end);
         self.injection.forget();
         self.charge_time(id, reason, span);
+        self.reckon_slot(now, id, span);
         let queue = &mut self.queues[id as usize];
         if self.tunables.merge_queues {
             queue.sharing.parts |= queue.sharing.shared && queue.seek.is_seeky();
@@ -301,7 +303,7 @@ impl Bfq {
     /// Charges the queue in service for its time if it was slow.
     pub(super) fn charge_time(&mut self, id: u32, reason: ExpireReason, span: Nanos) {
         let queue = &self.queues[id as usize];
-        if !queue.sync || queue.raise.is_on() {
+        if !queue.sync || self.is_privileged(id) {
             return;
         }
         let (node, seeky) = (queue.node, queue.seek.is_seeky());

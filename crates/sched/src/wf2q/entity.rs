@@ -40,7 +40,7 @@ pub(super) struct Entity {
     pub(super) class: Class,
     pub(super) place: Place,
     pub(super) depth: u8,
-    /// Whether the lead over virtual time is forgiven when the entity is next queued.
+    /// Whether it starts at virtual time when it is next queued, whatever its lead or lag.
     pub(super) is_forgiven: bool,
     /// What the slot may bring, in sectors.
     pub(super) budget: u64,

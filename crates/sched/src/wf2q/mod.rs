@@ -23,7 +23,8 @@
 //!   when it becomes active, not when somebody looks.
 //! * An entity can be forgiven its lead over virtual time, once ([`Wf2q::forgive`]): a group that
 //!   was served a moment ago need not sit out its turn when an application starts in it. That gives
-//!   away one budget per raise, which is less than the raise itself gives.
+//!   away one budget per raise, which is less than the raise itself gives. Its lag goes with the lead:
+//!   at the raised weight it would be worth as many times more.
 //!
 //! Source: P. Valente and F. Checconi, "High Throughput Disk Scheduling with Fair Bandwidth
 //! Distribution", IEEE Transactions on Computers 59(9), 2010; J. C. R. Bennett and H. Zhang,
@@ -163,7 +164,8 @@ impl Wf2q {
         self.arena.at_mut(node).new_coeff = coeff;
     }
 
-    /// Forgives the entity its lead over virtual time when it is next queued.
+    /// Forgives the entity its lead over virtual time when it is next queued, and its lag: at a
+    /// larger weight that would be worth more than it was.
     pub(crate) fn forgive(&mut self, node: Node) {
         self.arena.at_mut(node).is_forgiven = true;
     }
@@ -224,6 +226,17 @@ impl Wf2q {
             tree.forget(&mut self.arena, self.policy);
         }
         self.arena.at_mut(ROOT).total += moved;
+    }
+
+    /// Charges `cost` sectors to one entity of the path in service alone.
+    pub(crate) fn charge_one(&mut self, node: Node, cost: u64) {
+        let entity = self.arena.at_mut(node);
+        debug_assert!(entity.place == Place::InService, "who is served pays");
+        entity.service += cost;
+        let (sched, class) = (entity.competes_in, entity.class);
+        let tree = &mut self.scheds[sched as usize].trees[class as usize];
+        tree.vtime = tree.vtime.after(cost, tree.wsum);
+        tree.forget(&mut self.arena, self.policy);
     }
 
     /// Raises the budget of the leaf in service to at least `budget`: a charge may exceed it.
@@ -442,7 +455,7 @@ impl Wf2q {
         entity.budget = budget;
         if entity.is_forgiven {
             entity.is_forgiven = false;
-            entity.start = entity.start.min(vtime);
+            entity.start = vtime;
         }
         if let Some(memory) = missed {
             let reach = entity.after(budget.max(memory));

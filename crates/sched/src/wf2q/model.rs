@@ -136,7 +136,7 @@ impl Model {
         let vtime = self.vtime(node);
         let member = &mut self.members[node];
         let weight = member.base * member.new_coeff;
-        if core::mem::take(&mut member.is_forgiven) && after(member.start, vtime) {
+        if core::mem::take(&mut member.is_forgiven) {
             member.start = vtime;
         }
         member.weight = weight;

@@ -1,0 +1,81 @@
+//! What a group gets ahead of its share by raises, it gives back.
+
+mod bfq_world;
+
+use bfq_world::{Client, Device, World};
+use evenkeel_sched::{GroupId, Nanos};
+
+const DISK: Device = Device::Serial { per_sector: 50_000, seek: 10_000_000 };
+const SECOND: Nanos = Nanos::from_secs(1);
+
+/// Returns a world with one greedy random reader in a group, and in another one so many readers of
+/// which each comes for 5 s, one after the other, in turn.
+fn readers_by_turns(turns: u64) -> World {
+    let mut world = World::new(true, DISK, 1);
+    let (honest, restless) = (world.group(GroupId::ROOT, 100), world.group(GroupId::ROOT, 100));
+    let queue = world.queue(honest);
+    world.clients.push(Client::new(queue, 2, 8, true));
+    for turn in 0..turns {
+        let queue = world.queue(restless);
+        let mut client = Client::new(queue, 2, 8, true);
+        client.from = world.now + Nanos(40 * SECOND.0 + turn * 5 * SECOND.0);
+        client.until = client.from + Nanos(5 * SECOND.0);
+        client.period = Nanos(turns * 5 * SECOND.0);
+        world.clients.push(client);
+    }
+    world.run_for(Nanos::from_secs(40));
+    world.forget();
+    world
+}
+
+/// Returns the part that the honest reader got of what the device moved.
+fn honest_part(world: &World) -> f64 {
+    let [honest, restless] = [&world.clients[..1], &world.clients[1..]]
+        .map(|clients| clients.iter().map(|client| client.sectors as f64).sum::<f64>());
+    honest / (honest + restless)
+}
+
+#[test]
+fn who_starts_something_all_the_time_gets_no_more_than_its_share_in_the_long_run() {
+    let mut world = readers_by_turns(8);
+    world.run_for(Nanos::from_secs(5));
+    let at_first = honest_part(&world);
+    world.run_for(Nanos::from_secs(295));
+    let in_all = honest_part(&world);
+    world.forget();
+    world.run_for(Nanos::from_secs(300));
+    let later = honest_part(&world);
+    println!("of 5 s {at_first:.3}, of 300 s {in_all:.3}, of the next 300 s {later:.3}");
+    assert!(at_first < 0.1, "a start comes first");
+    assert!(in_all > 0.45, "25 s of lead at most are 4 % of this time");
+    assert!(later > 0.48, "and then nothing more");
+}
+
+#[test]
+fn whoever_is_raised_all_the_time_leaves_something_to_others_at_any_time() {
+    let mut world = readers_by_turns(8);
+    let mut least: f64 = 1.0;
+    world.run_for(Nanos::from_secs(60));
+    for _ in 0..20 {
+        world.forget();
+        world.run_for(Nanos::from_secs(25));
+        least = least.min(honest_part(&world));
+    }
+    println!("at least {least:.3} of 25 s");
+    assert!(least > 0.15);
+}
+
+#[test]
+fn a_start_after_a_while_of_calm_is_served_first_however_many_there_were() {
+    let mut world = readers_by_turns(24);
+    // Five starts in 25 s, then a minute in which the machine reads nothing.
+    for client in &mut world.clients[6..] {
+        client.left = 0;
+    }
+    world.run_for(Nanos::from_secs(120));
+    world.forget();
+    world.run_for(Nanos::from_secs(5));
+    let part = honest_part(&world);
+    println!("{part:.3}");
+    assert!(part < 0.1);
+}
