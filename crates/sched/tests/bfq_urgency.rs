@@ -34,8 +34,9 @@ fn sectors(world: &World) -> [u64; 2] {
 fn an_urgent_queue_gets_nearly_everything_for_as_long_as_it_is_urgent() {
     let mut world = settled(BfqTunables::default());
     urge(&mut world, 0, Urgency::Interactive);
-    // Far beyond what a raise of its own would last.
-    world.run_for(Nanos::from_secs(60));
+    // Far beyond what a raise of its own would last. The other one pays for its slots by time, the
+    // urgent one by sectors, so a slot of the other one is rare: that is why urgency has to end.
+    world.run_for(Nanos::from_secs(2000));
     let [urgent, other] = sectors(&world);
     println!("{urgent} against {other}");
     assert!(urgent > other * 10);

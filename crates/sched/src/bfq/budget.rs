@@ -112,7 +112,7 @@ pub(super) fn next_budget(reason: ExpireReason, slot: Slot, limits: Limits) -> O
             ExpireReason::TooIdle => min,
             ExpireReason::BudgetTimeout => max.min(2 * budget),
             ExpireReason::BudgetExhausted => max.min(4 * budget),
-            ExpireReason::NoMoreRequests => slot.service.max(min),
+            ExpireReason::NoMoreRequests => slot.service.min(max).max(min),
             ExpireReason::Preempted => return None,
         }
     };
@@ -135,13 +135,13 @@ pub(super) struct Pace {
 /// time. Linux compares with half of the whole budget however short the slot was, so a good queue
 /// that stopped early counts as slow there.
 ///
-/// Short slots of a seeky queue count as slow unseen, and for a few milliseconds, since the device
-/// will still be busy with what was dispatched. Where requests of several queues overlap at the
-/// device that would be arbitrary, so there the rule for long slots holds for all, to the
-/// microsecond.
+/// Short slots of a seeky queue count as slow unseen. In Linux the shortest cost a few
+/// milliseconds, since the device will still be busy with what was dispatched; here that is paid
+/// for when it completes. Where requests of several queues overlap at the device that would be
+/// arbitrary, so there the rule for long slots holds for all, to the microsecond.
 pub(super) fn pace(span: Nanos, seeky: bool, device: Device, service: u64) -> Pace {
     let ms = Nanos::from_millis;
-    if device.overlaps {
+    if device.overlaps || device.rest_is_paid {
         return Pace { charged: span, slow: service < time_charge(span, device) / 2 };
     }
     if span < ms(1) {
@@ -163,6 +163,8 @@ pub(super) struct Device {
     pub(super) rotational: bool,
     /// Whether it works on several requests at once and does not rotate.
     pub(super) overlaps: bool,
+    /// Whether what is at the device as a slot ends is paid for when it completes.
+    pub(super) rest_is_paid: bool,
     pub(super) max_budget: u64,
     /// The slot length that costs the largest budget.
     pub(super) timeout: Nanos,
@@ -170,9 +172,15 @@ pub(super) struct Device {
     pub(super) slow_follows_length: bool,
 }
 
-/// Returns the sectors that `span` of the device costs; a slot never costs more than one timeout.
+/// Returns the sectors that `span` of the device costs.
+///
+/// In Linux a slot never costs more than one timeout. But it ends with the request during which it
+/// times out, so whoever seeks far would pay less for the same time; two timeouts are the limit
+/// here, which still forgives a device that hangs.
 pub(super) fn time_charge(span: Nanos, device: Device) -> u64 {
-    let bounded = span.min(device.timeout);
+    let longest =
+        if device.rest_is_paid { device.timeout + device.timeout } else { device.timeout };
+    let bounded = span.min(longest);
     device.max_budget * bounded.as_micros() / device.timeout.as_micros().max(1)
 }
 
@@ -233,6 +241,7 @@ mod tests {
         Device {
             rotational: true,
             overlaps: false,
+            rest_is_paid: false,
             max_budget: 16_384,
             timeout: Nanos::from_millis(125),
             slow_follows_length: true,
@@ -251,6 +260,17 @@ mod tests {
         assert_eq!(time_charge(short.charged, device), 1048);
         let flash = Device { rotational: false, ..device };
         assert_eq!(time_charge(pace(Nanos(1), true, flash, 8).charged, flash), 262);
+    }
+
+    #[test]
+    fn where_the_rest_is_paid_later_slots_of_any_length_cost_what_they_lasted() {
+        let (us, ms) = (Nanos::from_micros, Nanos::from_millis);
+        let device = Device { rest_is_paid: true, ..disk() };
+        assert_eq!(pace(us(500), true, device, 8), Pace { charged: us(500), slow: true });
+        assert!(!pace(us(500), true, device, 40).slow, "65 sectors are due");
+        assert!(pace(ms(14), false, device, 256).slow, "1835 are due, whether it seeks or not");
+        assert_eq!(time_charge(ms(140), device), 18_350);
+        assert_eq!(time_charge(ms(900), device), 2 * 16_384);
     }
 
     #[test]

@@ -255,7 +255,10 @@ impl Bfq {
             return Next::Request(tag);
         }
         // It left while it waits for its own requests.
+        let may_return = self.is_queueing_flash() || !self.rules.preempts_where_paths_part;
+        let queue = &mut self.queues[id as usize];
         queue.paused = true;
+        queue.cut_short = may_return;
         queue.spent = 0;
         let memory = if queue.gone { 0 } else { self.memory() };
         self.leave_busy(id);
@@ -263,13 +266,17 @@ impl Bfq {
         Next::Request(tag)
     }
 
-    /// Lets the queue of an injected request, on which the device worked since `since`, pay for the
-    /// time in which it kept the queue in service waiting; that one does not pay for it.
+    /// Lets the queue of a request that was not in service, on which the device worked since
+    /// `since`, pay for the time in which it kept others waiting; they do not pay for it. It was
+    /// injected, or was left when its queue's slot ended.
     ///
-    /// Time in which the queue in service had nothing to do would have been lost anyway.
+    /// Time in which nobody else had anything to do would have been lost anyway.
     #[inline(never)]
     pub(super) fn pay_for_delay(&mut self, now: Nanos, id: u32, since: Nanos, nr_sectors: u32) {
-        let is_idle = self.holder.is_none_or(|holder| holder == id) || self.slot.is_idle();
+        let is_idle = match self.holder {
+            Some(holder) => holder == id || self.slot.is_idle(),
+            None => self.table.waiting() == 0,
+        };
         if self.is_queueing_flash() || is_idle || !self.rules.delay_is_paid {
             return;
         }
@@ -309,6 +316,7 @@ impl Bfq {
         Device {
             rotational: self.rotational,
             overlaps: self.is_queueing_flash(),
+            rest_is_paid: self.rules.delay_is_paid,
             max_budget: self.limits.max(),
             timeout: if self.rules.charge_follows_timeout {
                 self.tunables.timeout_sync

@@ -171,10 +171,9 @@ impl Bfq {
     /// Takes the device from its holder if the newcomer `id` would be next and has reason to.
     fn preempt(&mut self, now: Nanos, id: u32, continues: bool) {
         let Some(holder) = self.holder else { return };
-        let (node, class) = {
-            let queue = &self.queues[id as usize];
-            (queue.node, queue.class)
-        };
+        let queue = &self.queues[id as usize];
+        let (node, class) = (queue.node, queue.class);
+        let returns = continues && queue.cut_short;
         let rival = self.queues[holder as usize].node;
         let is_exact = self.rules.preempts_where_paths_part;
         let outranks = || {
@@ -185,7 +184,7 @@ impl Bfq {
             }
         };
         let has_reason = || {
-            (continues && self.coeff(id) >= self.coeff(holder))
+            (returns && self.coeff(id) >= self.coeff(holder))
                 || outranks()
                 || !self.better_to_idle(holder)
         };
@@ -275,7 +274,7 @@ impl Bfq {
         self.device_sectors -= u64::from(nr_sectors);
         let group = self.queues[id as usize].group;
         self.accounts[group as usize].book_service(flavour, nr_sectors, took);
-        if marks & INJECTED != 0 {
+        if self.holder != Some(id) || marks & INJECTED != 0 {
             self.pay_for_delay(now, id, sent.max(self.last_completion), nr_sectors);
         }
         self.count_place(flavour, false);

@@ -38,17 +38,20 @@
 //!    used its budget up.
 //! 7. A queue whose requests are stuck at the device is waited for until its slot times out, not
 //!    longer, and that instant is a deadline.
-//! 8. A slot is slow if it moved less than half of what its own length earns; on a device of
-//!    decision 5 that holds for slots of any length, and seekiness does not matter.
-//! 9. Time is charged by the timeout in force and never counts as sectors moved; on a device of
-//!    decision 5 only time during which no other queue had requests there.
+//! 8. A slot is slow if it moved less than half of what its own length earns, however short it was
+//!    and whether the queue is seeky or not.
+//! 9. Time is charged by the timeout in force, up to two of them, and never counts as sectors
+//!    moved; on a device of decision 5 only time during which no other queue had requests there.
 //! 10. Preemption compares two queues where their paths part, and asks whether the newcomer would
-//!     be next there; the idle class preempts nobody else.
+//!     be next there; the idle class preempts nobody else. Nobody takes the device back who was not
+//!     waited for: the lightest queue and another one would interrupt each other after each request. On a
+//!     device of decision 5, where hardly anybody is waited for, everybody may.
 //! 11. The wait for the next request is never prolonged for a small one: the engine hands over all
 //!     that is pending before it asks.
 //! 12. On a rotating device that was idle the slot's clock starts when its first request completes:
 //!     the way to the queue's area is nobody's service, and whoever is served more often in a row
-//!     would pay for it less often.
+//!     would pay for it less often. A slot of one request, which is nothing but that way, is
+//!     charged for it.
 //! 13. The device holds at most what it moves in 4 ms, or 512 KiB if that is more; requests are
 //!     merged up to a fifth of one: what is there cannot be scheduled any more.
 //! 14. The peak rate counts a long request as one sample per 128 KiB, and measures idleness from the
@@ -70,9 +73,9 @@
 //!     time to itself before others. It moves its queue's place in the competition at once, and
 //!     ends when that queue is ahead by a budget. The idle class is never injected, and with strict
 //!     guarantees nothing is.
-//! 21. Where the device works on one thing after the other, an injected request also pays for the
-//!     time in which it kept the queue in service waiting, and that queue does not. So injection
-//!     uses what is idle, and leaves shares as they are.
+//! 21. Where the device works on one thing after the other, an injected request, and one that is
+//!     still there when its queue's slot ends, also pays for the time in which it kept others
+//!     waiting, and they do not. So injection uses what is idle, and leaves shares as they are.
 //! 22. A queue that injection emptied is expected back like one whose slot ended while it waited
 //!     for its own requests; and an issuer's write-back has no precedence over the rest of its VM.
 //! 23. Only queues of one group wake each other; see `wakers`.
@@ -181,6 +184,8 @@ struct SlotTimes {
     resumed: Nanos,
     /// For how long injected requests delayed it.
     others: Nanos,
+    /// How long the head was on its way, if the slot's clock has waited for it.
+    arrival: Nanos,
     /// Sector behind the last request of the queue in service; far from everything before it.
     position: u64,
 }
@@ -377,6 +382,7 @@ impl Bfq {
             busy: false,
             fresh: true,
             paused: false,
+            cut_short: false,
             fifo_checked: false,
             short_ttime: sync && class != Class::Idle,
             pending: false,

@@ -34,6 +34,8 @@ pub(super) struct Queue {
     pub(super) fresh: bool,
     /// It left only because it waited for its own requests, and is expected back.
     pub(super) paused: bool,
+    /// Its last slot ended before its budget and its time did, so it may take the device back.
+    pub(super) cut_short: bool,
     /// Its oldest request was looked at in this slot.
     pub(super) fifo_checked: bool,
     /// It comes back soon after its requests complete, or is presumed to.

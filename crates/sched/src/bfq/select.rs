@@ -13,6 +13,9 @@ const DEVICE_SECTORS_MIN: u64 = 1024;
 /// Requests may always be merged up to this, in sectors (128 KiB): what guests read ahead by.
 const MERGED_SECTORS_MIN: u32 = 256;
 
+/// A slot that lasted no longer than this, once the head had arrived, had one request.
+const BRIEF: Nanos = Nanos::from_millis(1);
+
 /// Marks in the record of a request at the device: it found the device empty; it was injected.
 pub(super) const ALONE: u64 = 1;
 pub(super) const INJECTED: u64 = 2;
@@ -92,6 +95,7 @@ impl Bfq {
         // While the device works for others, nobody can tell when the head arrives.
         let can_tell = self.rotational && self.table.in_flight() == 0;
         self.slot.is_new = can_tell && self.rules.clock_waits_for_head;
+        self.slot.arrival = Nanos::ZERO;
         self.start_clock(now, id);
         self.excuse_wait(now, id);
         true
@@ -111,6 +115,7 @@ impl Bfq {
     pub(super) fn slot_moves(&mut self, now: Nanos, id: u32) {
         if self.slot.is_new {
             self.slot.is_new = false;
+            self.slot.arrival = now.since(self.slot.began);
             self.start_clock(now, id);
         }
     }
@@ -234,6 +239,8 @@ impl Bfq {
         // Time spent waiting for a queue is no time in which it was slow.
         let end = if self.slot.end_wait() { self.slot.idle_began } else { now };
         let span = self.exclusive_time(id, end);
+        // What is left at the device is paid for from here on.
+        self.slot.resumed = now;
         self.injection.forget();
         self.charge_time(id, reason, span);
         self.reckon_slot(now, id, span);
@@ -267,10 +274,15 @@ impl Bfq {
             self.engine.expire(node, After::Waits(budget));
             return;
         }
+        let may_return = self.is_queueing_flash() || !self.rules.preempts_where_paths_part;
+        let queue = &mut self.queues[id as usize];
         let has_ended =
             matches!(reason, ExpireReason::BudgetTimeout | ExpireReason::BudgetExhausted);
         // With requests in flight it left while it waited for them, whatever ended the wait.
         queue.paused = !has_ended || (self.rules.spent_continues && queue.in_flight > 0);
+        // Who was not waited for has no claim to take the device back, unless nobody is.
+        let was_wanted = reason != ExpireReason::NoMoreRequests;
+        queue.cut_short = !has_ended && (was_wanted || may_return);
         queue.spent = service;
         if queue.in_flight == 0 {
             queue.idle_since = Some(now);
@@ -291,7 +303,9 @@ impl Bfq {
             if self.slot.is_new {
                 Nanos::ZERO
             } else {
-                end.since(self.slot.began) - self.slot.others
+                let span = end.since(self.slot.began) - self.slot.others;
+                // A slot of one request is nothing but the head's way.
+                if span < BRIEF { span + self.slot.arrival } else { span }
             }
         } else if self.table.in_flight() > own {
             Nanos::ZERO
