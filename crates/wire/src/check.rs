@@ -254,10 +254,11 @@ fn check_cycles(path: &str, pool: &Pool, problems: &mut Vec<Problem>) {
 
 /// The weight of a disk is that of the VM that it implies, so it must imply one.
 fn check_owner(path: &str, name: &str, disk: &Disk, pool: &Pool, problems: &mut Vec<Problem>) {
-    let vms = pool.all_vms();
     let owner = disk.vm.as_deref().unwrap_or(name);
-    if !vms.contains_key(owner) {
-        let remedy = listed("use one of the VMs of this pool", vms.keys());
+    // A disk that names no VM is one, and another disk may name that.
+    let is_vm = |name: &str| pool.disks.get(name).is_some_and(|disk| disk.vm.is_none());
+    if !pool.vms.contains_key(owner) && !is_vm(owner) {
+        let remedy = listed("use one of the VMs of this pool", pool.all_vms().keys());
         problems.push(Problem::new(
             format!("{path}.vm"),
             format!("{owner:?}"),
