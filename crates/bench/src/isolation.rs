@@ -82,11 +82,11 @@ impl IsolationOptions {
         caps: &[u32],
     ) -> Self {
         let mut targets = vec![Target::evenkeel("bfq"), Target::evenkeel("none")];
-        targets.extend(
-            depths
-                .iter()
-                .map(|&depth| Target::Evenkeel { scheduler: "bfq".to_owned(), depth: Some(depth) }),
-        );
+        targets.extend(depths.iter().map(|&depth| Target::Evenkeel {
+            scheduler: "bfq".to_owned(),
+            depth: Some(depth),
+            setting: None,
+        }));
         if backing == Backing::Image {
             targets.push(Target::qsd("io_uring"));
             targets.extend(caps.iter().map(|&percent| Target::Qsd {

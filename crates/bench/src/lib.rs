@@ -16,6 +16,7 @@ pub mod lab;
 pub mod process;
 mod qsd;
 pub mod rate;
+pub mod scale;
 pub mod sched;
 pub mod shares;
 pub mod speed;

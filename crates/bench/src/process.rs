@@ -249,7 +249,7 @@ fn spawn(binary: &Path, arguments: &[String], log: &Path) -> anyhow::Result<Proc
 }
 
 /// Returns `text` as a string of TOML.
-fn quoted(text: &dyn std::fmt::Display) -> String {
+pub(crate) fn quoted(text: &dyn std::fmt::Display) -> String {
     serde_json::Value::String(text.to_string()).to_string()
 }
 

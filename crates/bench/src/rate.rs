@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::client::IoOp;
 use crate::client::load::{Loader, Pattern, Shape, drive};
 use crate::stats;
-use crate::target::{Backing, Stage, Target};
+use crate::target::{Backing, Exits, Stage, Target};
 
 /// Most requests in flight per vring: three descriptors each must fit into the largest vring.
 pub const DEPTH_MAX: u16 = 256;
@@ -127,6 +127,10 @@ pub struct RateRow {
     /// Processor time of the server, all its threads, user and system; absent if nobody said which
     /// process it is.
     pub server_cpu_us_per_request: Option<f64>,
+    /// Kicks for each request, each an exit of a guest; only Evenkeel tells.
+    pub kicks_per_request: Option<f64>,
+    /// Interrupts for each request; only Evenkeel tells.
+    pub interrupts_per_request: Option<f64>,
     /// Median over the rounds of `iops` divided by that of the fastest `qsd` of the same round;
     /// absent if none was measured.
     pub ratio_to_qsd: Option<f64>,
@@ -157,6 +161,7 @@ struct Sample {
     p50_us: f64,
     p99_us: f64,
     cpu_us: Option<f64>,
+    exits: Option<Exits>,
 }
 
 /// Measures everything; `progress` is told one line before each measurement, and who is left out.
@@ -265,6 +270,7 @@ fn sample(server: &crate::target::Running, load: Load, duration: Duration) -> Re
     let meter = server.cpu_meter()?;
     let elapsed = drive(&mut loaders, duration)?;
     let cpu = meter.map(|meter| meter.used()).transpose()?;
+    let exits = server.exits()?;
     let [mut loader] = loaders;
     let requests = loader.requests;
     let mut latencies = std::mem::take(&mut loader.latencies_ns);
@@ -275,6 +281,7 @@ fn sample(server: &crate::target::Running, load: Load, duration: Duration) -> Re
         p50_us: percentile_us(&latencies, 50),
         p99_us: percentile_us(&latencies, 99),
         cpu_us: cpu.map(|cpu| cpu.as_secs_f64() * 1e6 / count(requests.max(1))),
+        exits,
     })
 }
 
@@ -284,6 +291,9 @@ fn row(target: &Target, load: Load, io: &str, samples: &[Sample], best: Option<&
     let rates = samples.iter().map(|sample| sample.iops);
     let ratios = best.map(|best| rates.clone().zip(best).map(|(own, best)| own / best).collect());
     let cpu: Option<Vec<f64>> = samples.iter().map(|sample| sample.cpu_us).collect();
+    let exits = |figure: fn(Exits) -> f64| -> Option<Vec<f64>> {
+        samples.iter().map(|sample| sample.exits.map(figure)).collect()
+    };
     let iops = over(|sample| sample.iops);
     RateRow {
         server: target.to_string(),
@@ -298,6 +308,8 @@ fn row(target: &Target, load: Load, io: &str, samples: &[Sample], best: Option<&
         p50_us: over(|sample| sample.p50_us),
         p99_us: over(|sample| sample.p99_us),
         server_cpu_us_per_request: cpu.map(median),
+        kicks_per_request: exits(|exits| exits.kicks_per_request).map(median),
+        interrupts_per_request: exits(|exits| exits.interrupts_per_request).map(median),
         ratio_to_qsd: ratios.map(median),
         rounds: samples.len(),
         io: (!matches!(target, Target::Other { .. })).then(|| io.to_owned()),
@@ -329,7 +341,7 @@ mod tests {
     use super::*;
 
     fn sample(iops: f64, cpu_us: Option<f64>) -> Sample {
-        Sample { iops, p50_us: 1.0, p99_us: 2.0, cpu_us }
+        Sample { iops, p50_us: 1.0, p99_us: 2.0, cpu_us, exits: None }
     }
 
     fn load() -> Load {

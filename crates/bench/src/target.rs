@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::cpu::CpuMeter;
 use crate::image::{fill_image, has_direct_io};
-use crate::process::{DiskSpec, PoolSpec, Server};
+use crate::process::{DiskSpec, PoolSpec, Server, quoted};
 use crate::qsd::{self, QsdDisk, QsdNode};
 
 /// A server to be measured.
@@ -19,6 +19,8 @@ pub enum Target {
         scheduler: String,
         /// Most commands at the device; `None` is what the daemon chooses.
         depth: Option<u32>,
+        /// Another field of the pool, with its value as TOML.
+        setting: Option<(String, String)>,
     },
     /// `qemu-storage-daemon`.
     Qsd {
@@ -43,7 +45,17 @@ impl Target {
     /// Returns `evenkeel serve` with a scheduler and the depth that it chooses.
     #[must_use]
     pub fn evenkeel(scheduler: &str) -> Self {
-        Self::Evenkeel { scheduler: scheduler.to_owned(), depth: None }
+        Self::Evenkeel { scheduler: scheduler.to_owned(), depth: None, setting: None }
+    }
+
+    /// Returns `evenkeel serve` with a scheduler and another field of the pool, whose value is taken
+    /// for a number or a truth value where it is one, else for a text.
+    #[must_use]
+    pub fn evenkeel_with(scheduler: &str, key: &str, value: &str) -> Self {
+        let is_plain = value.parse::<i64>().is_ok() || value.parse::<bool>().is_ok();
+        let value = if is_plain { value.to_owned() } else { quoted(&value) };
+        let setting = Some((key.to_owned(), value));
+        Self::Evenkeel { scheduler: scheduler.to_owned(), depth: None, setting }
     }
 
     /// Returns `qemu-storage-daemon` with a way of asynchronous I/O.
@@ -62,9 +74,15 @@ impl Target {
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Evenkeel { scheduler, depth: None } => write!(f, "evenkeel-{scheduler}"),
-            Self::Evenkeel { scheduler, depth: Some(depth) } => {
-                write!(f, "evenkeel-{scheduler}-depth-{depth}")
+            Self::Evenkeel { scheduler, depth, setting } => {
+                write!(f, "evenkeel-{scheduler}")?;
+                if let Some(depth) = depth {
+                    write!(f, "-depth-{depth}")?;
+                }
+                if let Some((key, value)) = setting {
+                    write!(f, "-{key}-{}", value.trim_matches('"'))?;
+                }
+                Ok(())
             }
             Self::Qsd { aio, cap_percent: None } => write!(f, "qsd-{aio}"),
             Self::Qsd { aio, cap_percent: Some(percent) } => write!(f, "qsd-{aio}-cap-{percent}"),
@@ -164,7 +182,10 @@ impl Stage {
     /// As [`Server::evenkeel`], and if nothing listens at the socket of another one.
     pub fn start(&self, target: &Target, vrings: u16, cap_bytes_s: Option<u64>) -> Result<Running> {
         let server = match target {
-            Target::Evenkeel { scheduler, depth } => self.start_evenkeel(scheduler, *depth)?,
+            Target::Evenkeel { scheduler, depth, setting } => {
+                let depth = depth.map(|depth| ("depth".to_owned(), depth.to_string()));
+                self.start_evenkeel(scheduler, depth.into_iter().chain(setting.clone()).collect())?
+            }
             Target::Qsd { aio, .. } => self.start_qsd(vrings, cap_bytes_s, |index| {
                 QsdNode::File { path: self.image(index), aio: aio.clone(), direct: self.is_direct }
             })?,
@@ -173,18 +194,24 @@ impl Stage {
             }
             Target::Other { socket, pid } => {
                 ensure!(socket.exists(), "there is no socket {}", socket.display());
-                return Ok(Running { server: None, sockets: vec![socket.clone()], pid: *pid });
+                return Ok(Running {
+                    server: None,
+                    is_evenkeel: false,
+                    sockets: vec![socket.clone()],
+                    pid: *pid,
+                });
             }
         };
         let sockets = (0..self.disks).map(|index| server.socket(index).to_owned()).collect();
-        Ok(Running { pid: Some(server.pid()), sockets, server: Some(server) })
+        let is_evenkeel = matches!(target, Target::Evenkeel { .. });
+        Ok(Running { pid: Some(server.pid()), is_evenkeel, sockets, server: Some(server) })
     }
 
     fn image(&self, index: usize) -> PathBuf {
         self.dir.join(format!("{}-{index}.img", self.name))
     }
 
-    fn start_evenkeel(&self, scheduler: &str, depth: Option<u32>) -> Result<Server> {
+    fn start_evenkeel(&self, scheduler: &str, settings: Vec<(String, String)>) -> Result<Server> {
         let disk = |index| {
             let mut disk =
                 DiskSpec::image(&format!("disk{index}"), &self.image(index), self.disk_bytes);
@@ -206,10 +233,7 @@ impl Stage {
             scheduler: scheduler.to_owned(),
             model,
             low_latency: self.low_latency.filter(|_| scheduler == "bfq"),
-            settings: depth
-                .map(|depth| ("depth".to_owned(), depth.to_string()))
-                .into_iter()
-                .collect(),
+            settings,
             disks: (0..self.disks).map(disk).collect(),
         };
         Server::evenkeel(&self.evenkeel, &self.dir, &pool)
@@ -230,10 +254,18 @@ impl Stage {
     }
 }
 
+/// How often a server and its guests wake each other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Exits {
+    pub(crate) kicks_per_request: f64,
+    pub(crate) interrupts_per_request: f64,
+}
+
 /// A server at work. One that was started here is killed when dropped.
 #[derive(Debug)]
 pub struct Running {
     server: Option<Server>,
+    is_evenkeel: bool,
     sockets: Vec<PathBuf>,
     pid: Option<u32>,
 }
@@ -252,6 +284,24 @@ impl Running {
     /// If there is no such process.
     pub(crate) fn cpu_meter(&self) -> Result<Option<CpuMeter>> {
         self.pid.map(CpuMeter::start).transpose()
+    }
+
+    /// Returns how often it and the guests of its pool have woken each other so far; only Evenkeel
+    /// tells.
+    ///
+    /// # Errors
+    ///
+    /// If it does not answer.
+    pub(crate) fn exits(&self) -> Result<Option<Exits>> {
+        let Some(server) = self.server.as_ref().filter(|_| self.is_evenkeel) else {
+            return Ok(None);
+        };
+        let status = server.status()?;
+        let figure = |name| status["pools"][0][name].as_f64().context(name);
+        Ok(Some(Exits {
+            kicks_per_request: figure("kicks_per_request")?,
+            interrupts_per_request: figure("interrupts_per_request")?,
+        }))
     }
 
     /// Adds the end of its log to an error.
@@ -289,11 +339,17 @@ mod tests {
     #[test]
     fn every_server_has_a_name_of_its_own() {
         let capped = Target::Qsd { aio: "io_uring".to_owned(), cap_percent: Some(50) };
-        let deep = Target::Evenkeel { scheduler: "bfq".to_owned(), depth: Some(4) };
-        let targets = [Target::evenkeel("bfq"), deep, Target::qsd("io_uring"), capped];
+        let deep = Target::Evenkeel { scheduler: "bfq".to_owned(), depth: Some(4), setting: None };
+        let polls = Target::evenkeel_with("none", "poll", "auto");
+        let targets = [Target::evenkeel("bfq"), deep, polls, Target::qsd("io_uring"), capped];
         let names = targets.each_ref().map(ToString::to_string);
-        let expected =
-            ["evenkeel-bfq", "evenkeel-bfq-depth-4", "qsd-io_uring", "qsd-io_uring-cap-50"];
+        let expected = [
+            "evenkeel-bfq",
+            "evenkeel-bfq-depth-4",
+            "evenkeel-none-poll-auto",
+            "qsd-io_uring",
+            "qsd-io_uring-cap-50",
+        ];
         assert_eq!(names, expected);
     }
 

@@ -37,6 +37,8 @@ fn every_server_is_measured_at_every_load_in_every_round() {
         assert!(row.iops_min > 0.0 && row.iops_min <= row.iops_max, "{row:?}");
         assert!(row.p50_us > 0.0 && row.p50_us <= row.p99_us, "{row:?}");
         assert!(row.server_cpu_us_per_request.is_some_and(|cpu| cpu > 0.0), "{row:?}");
+        assert!(row.kicks_per_request.is_some_and(|kicks| kicks > 0.0), "{row:?}");
+        assert!(row.interrupts_per_request.is_some_and(|count| count <= 1.01), "{row:?}");
         assert_eq!((row.rounds, row.ratio_to_qsd), (2, None), "{row:?}");
     }
     std::fs::remove_dir_all(&dir).unwrap();

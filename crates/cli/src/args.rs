@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use evenkeel_wire::{Profile, Scheduler, Source, Trust, WEIGHT_MAX, check_name, parse_size};
+use evenkeel_wire::{
+    DEPTH_MAX, Poll, Profile, Scheduler, Source, Trust, WEIGHT_MAX, check_name, parse_size,
+};
 
-use crate::measure::{CostArgs, IsolationArgs, RateArgs};
+use crate::measure::{CostArgs, IsolationArgs, RateArgs, ScaleArgs};
 use crate::sim::SimArgs;
 use crate::suite::{StartupArgs, ThroughputArgs};
 
@@ -57,7 +59,7 @@ pub(crate) struct ServeArgs {
     /// Read everything from a TOML file instead
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "create", "preallocate", "weight", "read_only", "scheduler", "profile", "model", "depth",
-        "trust", "trace"])]
+        "poll", "trust", "trace"])]
     pub(crate) config: Option<PathBuf>,
     /// Create images that do not exist, with this size (10G, 512M)
     #[arg(long, value_name = "SIZE", value_parser = size)]
@@ -85,9 +87,14 @@ pub(crate) struct ServeArgs {
     /// Imitate the timing of a device: hdd, sdhc, emmc, ssd or nvme, with options (hdd:rpm=5400)
     #[arg(long, value_name = "NAME")]
     pub(crate) model: Option<String>,
-    /// Most commands at the device at a time [default: the device's]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub(crate) depth: Option<u32>,
+    /// Most commands at the device at a time; auto: of the device's, as few as give full throughput
+    /// [default: the device's]
+    #[arg(long, value_name = "N|auto", value_parser = depth)]
+    pub(crate) depth: Option<Depth>,
+    /// Look for work before sleeping while that pays: off, auto, or at most so many microseconds
+    #[arg(long, value_name = "US|auto|off", default_value = "off",
+          value_parser = str::parse::<Poll>)]
+    pub(crate) poll: Poll,
     /// Record every request in a file, for evenkeel sim replay; one that is there is kept as
     /// FILE.old
     #[arg(long, value_name = "FILE")]
@@ -97,6 +104,15 @@ pub(crate) struct ServeArgs {
     /// What to log, as in RUST_LOG: error, info, evenkeel_server=debug [default: info]
     #[arg(long, value_name = "FILTER")]
     pub(crate) log: Option<String>,
+}
+
+/// How many commands may be at the device.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Depth {
+    /// As few of the device's as a governor finds enough.
+    Auto,
+    /// At most so many.
+    AtMost(u32),
 }
 
 /// Where the daemon's sockets are.
@@ -187,7 +203,8 @@ pub(crate) struct StatusArgs {
     What can be set:\n  \
     of a disk, a VM or a group: weight=N, 1 to 1000; limits and reservations, by the names of\n  \
     libvirt, QEMU or io.max (docs/guide/limits.md); limits of a pool, too\n  \
-    of a pool: scheduler=NAME, profile=NAME, depth=N or auto, and every tunable as\n  \
+    of a pool: scheduler=NAME, profile=NAME, depth=N or auto, poll=auto or off, poll_us=N,\n  \
+    and every tunable as\n  \
     TABLE.NAME=VALUE (bfq.*, deadline.*, anticipatory.*, kyber.*, cfq.*; docs/guide/configuration.md lists them)\n\n\
     All settings of one call are made together or not at all; the guests' requests go on.\n\
     They last until the daemon ends: write them into the configuration, too.")]
@@ -258,6 +275,8 @@ pub(crate) enum Bench {
     Rate(RateArgs),
     /// Latency of a small reader beside a heavy neighbour, and what is left of the neighbour's rate
     Isolation(IsolationArgs),
+    /// Many busy disks in one pool beside one of them, and what a thousand idle ones cost
+    Scale(ScaleArgs),
     /// Shares of two disks with weights 100 and 300 that saturate one pool
     Shares {
         /// Where images and logs go; the disk below it is the one that is shared
@@ -335,6 +354,14 @@ fn size(text: &str) -> Result<u64, String> {
     })
 }
 
+fn depth(text: &str) -> Result<Depth, String> {
+    if text == "auto" {
+        return Ok(Depth::Auto);
+    }
+    let depth = text.parse().ok().filter(|depth| (1..=DEPTH_MAX).contains(depth));
+    depth.map(Depth::AtMost).ok_or_else(|| format!("use auto, or 1 to {DEPTH_MAX}"))
+}
+
 fn disk_name(name: &str) -> Result<String, String> {
     check_name(name).map(|()| name.to_owned()).map_err(|problem| {
         format!("{problem}; use 1 to 64 letters, digits, dots, underscores and hyphens")
@@ -389,6 +416,14 @@ mod tests {
         assert_eq!(named_source("n=null:1G"), Ok(("n".to_owned(), null)));
         for wrong in ["web", "web=", "=a.img", "a/b=c", "n=null:"] {
             assert_eq!(named_source(wrong).map_err(|_| ()), Err(()), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_depth_is_a_number_or_left_to_the_governor() {
+        assert_eq!((depth("auto"), depth("1024")), (Ok(Depth::Auto), Ok(Depth::AtMost(1024))));
+        for wrong in ["0", "1025", "", "-1", "deep"] {
+            assert_eq!(depth(wrong), Err("use auto, or 1 to 1024".to_owned()), "{wrong}");
         }
     }
 

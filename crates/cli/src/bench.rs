@@ -54,6 +54,7 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome<()> {
         Bench::Cost(what) => measure::cost(what, format),
         Bench::Isolation(what) => measure::isolation(what, format),
         Bench::Rate(what) => measure::rate(what, format),
+        Bench::Scale(what) => measure::scale(what, format),
         Bench::Sched => {
             let report = sched::run(&sched::Options::default(), |row| {
                 progress(&format!("{}, {} queues", row.scheduler, row.queues));
@@ -97,13 +98,18 @@ pub(crate) fn show(
     })
 }
 
-/// Lays out the rows of a report: one column per field, in the order of the fields.
+/// Lays out the rows of a report, and those of idle disks if it has them: one column per field, in
+/// the order of the fields.
 pub(crate) fn table(report: &Value) -> String {
-    let empty = Vec::new();
-    let rows = report.get("rows").and_then(Value::as_array).unwrap_or(&empty);
-    let Some(first) = rows.first().and_then(Value::as_object) else {
-        return "nothing was measured\n".to_owned();
-    };
+    let of = |key: &str| report.get(key).and_then(Value::as_array).and_then(|rows| lay_out(rows));
+    match (of("rows"), of("idle")) {
+        (Some(rows), Some(idle)) => format!("{rows}\n{idle}"),
+        (rows, idle) => rows.or(idle).unwrap_or_else(|| "nothing was measured\n".to_owned()),
+    }
+}
+
+fn lay_out(rows: &[Value]) -> Option<String> {
+    let first = rows.first()?.as_object()?;
     let heading: Vec<String> = first.keys().cloned().collect();
     let mut lines = vec![heading.clone()];
     lines.extend(rows.iter().map(|row| heading.iter().map(|key| cell(&row[key])).collect()));
@@ -114,7 +120,7 @@ pub(crate) fn table(report: &Value) -> String {
         let cells = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:>width$}"));
         cells.collect::<Vec<_>>().join("  ") + "\n"
     };
-    lines.iter().map(line).collect()
+    Some(lines.iter().map(line).collect())
 }
 
 fn cell(value: &Value) -> String {
@@ -142,6 +148,8 @@ mod tests {
         ]});
         let expected = "server   iops  ratio\n   bfq  12346      -\n  none   1.00   0.99\n";
         assert_eq!(table(&report), expected);
+        let both = serde_json::json!({"rows": [{"a": 1}], "idle": [{"b": 2}]});
+        assert_eq!(table(&both), "a\n1\n\nb\n2\n");
         assert_eq!(table(&serde_json::json!({"rows": []})), "nothing was measured\n");
     }
 }

@@ -1,4 +1,4 @@
-//! `evenkeel bench rate`, `isolation` and `cost`: arguments in, reports out.
+//! `evenkeel bench rate`, `isolation`, `scale` and `cost`: arguments in, reports out.
 
 use std::env;
 use std::path::PathBuf;
@@ -10,8 +10,9 @@ use evenkeel_bench::client::IoOp;
 use evenkeel_bench::cost::{self, CostOptions, Daemon, Kind};
 use evenkeel_bench::isolation::{self, IsolationOptions};
 use evenkeel_bench::rate::{self, DEPTH_MAX, RateOptions};
+use evenkeel_bench::scale::{self, ScaleOptions};
 use evenkeel_bench::target::{Backing, Target};
-use evenkeel_wire::parse_size;
+use evenkeel_wire::{Scheduler, parse_size};
 
 use crate::args::Format;
 use crate::bench::progress;
@@ -29,6 +30,15 @@ enum BackingName {
     File,
     /// No device: requests are answered at once
     Null,
+}
+
+impl BackingName {
+    const fn backing(self) -> Backing {
+        match self {
+            Self::File => Backing::Image,
+            Self::Null => Backing::Null,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
@@ -86,6 +96,13 @@ pub(crate) struct RateArgs {
     /// What is served
     #[arg(long, value_enum, default_value_t = BackingName::File)]
     backend: BackingName,
+    /// Also measure evenkeel-bfq and evenkeel-none with this field of the pool: poll=auto
+    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', conflicts_with = "server",
+          value_parser = setting)]
+    also: Vec<(String, String)>,
+    /// Measure only these, by the names in reports
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', conflicts_with = "server")]
+    only: Vec<String>,
     /// Where the image, sockets and logs go; the disk below it is the one that is measured
     #[arg(long, value_name = "DIR", default_value = "target/bench")]
     dir: PathBuf,
@@ -95,12 +112,15 @@ pub(crate) struct RateArgs {
 }
 
 pub(crate) fn rate(args: &RateArgs, format: Format) -> Outcome<()> {
-    let backing = match args.backend {
-        BackingName::File => Backing::Image,
-        BackingName::Null => Backing::Null,
-    };
+    let backing = args.backend.backing();
     let evenkeel = env::current_exe().map_err(Failure::work)?;
     let mut options = RateOptions::new(evenkeel, args.dir.clone(), backing);
+    for (key, value) in &args.also {
+        options.targets.extend(["bfq", "none"].map(|name| Target::evenkeel_with(name, key, value)));
+    }
+    if !args.only.is_empty() {
+        only(&mut options.targets, &args.only).map_err(Failure::wrong_use)?;
+    }
     if let Some(socket) = &args.server {
         options.targets = vec![Target::Other { socket: socket.clone(), pid: args.pid }];
         options.ops = vec![IoOp::Read];
@@ -172,6 +192,55 @@ pub(crate) fn isolation(args: &IsolationArgs, format: Format) -> Outcome<()> {
 
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  \
+    evenkeel bench scale --dir /mnt/nvme/bench\n  \
+    evenkeel bench scale --backend null --busy 16 --idle 0\n\n\
+    docs/performance.md says what the columns mean.")]
+pub(crate) struct ScaleArgs {
+    /// Disks with four vrings each that are busy at the same time
+    #[arg(long, value_name = "N", default_value_t = 64,
+          value_parser = clap::value_parser!(u16).range(1..=64))]
+    busy: u16,
+    /// Requests in flight per vring of each
+    #[arg(long, value_name = "N", default_value_t = 4,
+          value_parser = clap::value_parser!(u16).range(1..=64))]
+    depth: u16,
+    /// Disks that are started, used once, and stopped; 0 is none
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    idle: u16,
+    /// The scheduler
+    #[arg(long, value_name = "NAME", default_value = "bfq", value_parser = str::parse::<Scheduler>)]
+    scheduler: Scheduler,
+    /// Times that one busy disk and many are measured
+    #[arg(long, value_name = "N", default_value_t = 3,
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// How long each measurement takes
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
+    seconds: Duration,
+    /// What is served
+    #[arg(long, value_enum, default_value_t = BackingName::File)]
+    backend: BackingName,
+    /// Where the images, sockets and logs go; the disk below it is the one that is measured
+    #[arg(long, value_name = "DIR", default_value = "target/bench")]
+    dir: PathBuf,
+    /// Also write the report into this directory, as JSON and as a page
+    #[arg(long, value_name = "DIR")]
+    results: Option<PathBuf>,
+}
+
+pub(crate) fn scale(args: &ScaleArgs, format: Format) -> Outcome<()> {
+    let evenkeel = env::current_exe().map_err(Failure::work)?;
+    let mut options = ScaleOptions::new(evenkeel, args.dir.clone(), args.backend.backing());
+    options.scheduler = args.scheduler.to_string();
+    (options.busy, options.depth) = (args.busy, args.depth);
+    options.idle = usize::from(args.idle);
+    (options.rounds, options.duration) = (args.rounds, args.seconds);
+    let report = scale::run(&options, &mut progress).map_err(Failure::Work)?;
+    finish("scale", format, &report, args.results.as_deref())
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Examples:\n  \
     evenkeel bench cost --results docs/results\n  \
     evenkeel bench cost --scheduler bfq,cfq --disks 1,1000 --no-daemon\n\n\
     docs/performance.md says what the stages are, and how to look into them with perf.")]
@@ -213,6 +282,13 @@ pub(crate) fn cost(args: &CostArgs, format: Format) -> Outcome<()> {
     (options.depth, options.repetitions) = (args.depth, args.repetitions);
     let report = cost::run(&options, &mut progress).map_err(Failure::Work)?;
     finish("cost", format, &report, args.results.as_deref())
+}
+
+/// Reads a field of a pool and its value.
+fn setting(text: &str) -> Result<(String, String), String> {
+    let split = text.split_once('=').filter(|(key, value)| !key.is_empty() && !value.is_empty());
+    let (key, value) = split.ok_or("write KEY=VALUE, such as poll=auto")?;
+    Ok((key.to_owned(), value.to_owned()))
 }
 
 /// Keeps the servers of these names.

@@ -11,9 +11,10 @@ use anyhow::{Context as _, anyhow};
 use evenkeel_server::api::{self, Api, Control};
 use evenkeel_server::{Daemon, DiskInfo, Signals, StartError};
 use evenkeel_wire::{Config, Disk, Document, Pool, Problem, Problems, Source};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing_subscriber::EnvFilter;
 
-use crate::args::{Place, ServeArgs};
+use crate::args::{Depth, Place, ServeArgs};
 use crate::failure::{Failure, Outcome};
 use crate::{connect, place, print};
 
@@ -27,6 +28,7 @@ pub(crate) fn run(args: &ServeArgs) -> Outcome<()> {
     };
     let dir = settle_places(&mut config, &args.place)?;
     log_to_stderr(args.log.as_deref(), config.log.as_deref())?;
+    raise_descriptor_limit();
     // Before the first thread, so that no thread is ended by them.
     let signals = Signals::hold().map_err(Failure::work)?;
     // Before the images: those of a daemon that runs here already are locked, and waited for.
@@ -78,7 +80,12 @@ fn from_arguments(args: &ServeArgs) -> Outcome<Config> {
     let mut pool = Pool {
         scheduler: args.scheduler,
         profile: args.profile,
-        depth: args.depth,
+        depth: match args.depth {
+            Some(Depth::AtMost(depth)) => Some(depth),
+            Some(Depth::Auto) | None => None,
+        },
+        governor: args.depth == Some(Depth::Auto),
+        poll: args.poll,
         model: args.model.clone(),
         trust: args.trust,
         trace: args.trace.clone(),
@@ -161,6 +168,16 @@ fn log_to_stderr(chosen: Option<&str>, configured: Option<&str>) -> Outcome<()> 
         .with_ansi(io::stderr().is_terminal())
         .init();
     Ok(())
+}
+
+/// Lets the daemon open as many descriptors as the system allows: a thousand disks with their
+/// VMMs need several thousand, and shells usually allow 1,024 unless asked for more.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, ..limit };
+    if let Err(errno) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%errno, current = limit.current, "cannot raise the limit of descriptors");
+    }
 }
 
 /// Says where each disk is, and how QEMU attaches it.

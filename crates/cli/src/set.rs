@@ -197,6 +197,9 @@ fn report(args: &SetArgs, pool: &PoolStatus) -> String {
             let PoolStatus { name, scheduler, depth, .. } = pool;
             let mut text =
                 format!("{name}: scheduler {scheduler}, profile {profile}, depth {depth}\n");
+            if let Some(polling) = &pool.polling {
+                text += &format!("  looks for work for at most {} us at a time\n", polling.most_us);
+            }
             for (key, value) in &pool.tunables {
                 text += &format!("  {key}={value}\n");
             }

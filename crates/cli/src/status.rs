@@ -6,8 +6,8 @@ use std::time::Duration;
 use evenkeel_server::api::Client;
 use evenkeel_wire::agent::Level;
 use evenkeel_wire::status::{
-    DiskStatus, FlightStatus, GovernorStatus, Latency, LimitStatus, PoolStatus, PrecedenceStatus,
-    Status, TraceStatus,
+    DiskStatus, FlightStatus, GovernorStatus, Latency, LimitStatus, LooksStatus, PollingStatus,
+    PoolStatus, PrecedenceStatus, Status, TraceStatus,
 };
 use evenkeel_wire::{format_limit, format_size};
 
@@ -75,8 +75,16 @@ fn heading(text: &mut String, pool: &PoolStatus) {
          blocks {block}, answers {responses}: {commands_per_block:.1} commands per block, \
          {requests_per_system_call:.1} requests per system call"
     );
+    let PoolStatus { kicks_per_request, interrupts_per_request, .. } = pool;
+    let _infallible = writeln!(
+        text,
+        "exits: {kicks_per_request:.2} kicks and {interrupts_per_request:.2} interrupts per request"
+    );
     if let Some(governor) = &pool.governor {
         let _infallible = writeln!(text, "{}", governor_line(governor));
+    }
+    if let Some(polling) = &pool.polling {
+        let _infallible = writeln!(text, "{}", polling_line(polling));
     }
     if pool.device_priority != "none" && !pool.device_priority.is_empty() {
         let PrecedenceStatus { soft_real_time, interactive, ordinary, background } = pool.commands;
@@ -105,6 +113,19 @@ fn governor_line(governor: &GovernorStatus) -> String {
         "governor, {searches} searches: at a time reads {}, writes {}{why}",
         flight(reads),
         flight(writes)
+    )
+}
+
+fn polling_line(polling: &PollingStatus) -> String {
+    let looks = |LooksStatus { window_us, looks, paid, time_us, .. }: LooksStatus| {
+        let seconds = Duration::from_micros(time_us).as_secs_f64();
+        format!("{window_us} us, {paid} of {looks} paid, {seconds:.1} s")
+    };
+    let PollingStatus { most_us, device, guest } = *polling;
+    format!(
+        "polling, at most {most_us} us: for the device {}; for guests {}",
+        looks(device),
+        looks(guest)
     )
 }
 
@@ -201,6 +222,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn how_the_worker_polls_has_a_line() {
+        let device =
+            LooksStatus { window_us: 64, looks: 10, paid: 9, time_us: 1_250_000, rests: 1 };
+        let polling = PollingStatus { most_us: 200, device, guest: LooksStatus::default() };
+        let line = "polling, at most 200 us: for the device 64 us, 9 of 10 paid, 1.2 s; \
+                    for guests 0 us, 0 of 0 paid, 0.0 s";
+        assert_eq!(polling_line(&polling), line);
+    }
+
+    #[test]
     fn what_the_governor_has_decided_has_a_line() {
         let flight = |commands, bytes| FlightStatus { commands, bytes };
         let governor = GovernorStatus {
@@ -244,6 +275,8 @@ mod tests {
             responses: "each".to_owned(),
             commands_per_block: 3.26,
             requests_per_system_call: 2.0,
+            kicks_per_request: 0.966,
+            interrupts_per_request: 0.03,
             disks: vec![disk],
             ..PoolStatus::default()
         };
@@ -262,7 +295,8 @@ mod tests {
             lines[1],
             "blocks dynamic, answers each: 3.3 commands per block, 2.0 requests per system call"
         );
-        let words: Vec<&str> = lines[3].split_whitespace().collect();
+        assert_eq!(lines[2], "exits: 0.97 kicks and 0.03 interrupts per request");
+        let words: Vec<&str> = lines[4].split_whitespace().collect();
         assert_eq!(
             words,
             [

@@ -10,7 +10,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::time::Duration;
 
 use evenkeel_engine::{Ask, EngineConfig, Explanation, Geometry, HelpReport};
-use evenkeel_sched::Weight;
+use evenkeel_sched::{Nanos, Weight};
 use rustix::event::EventfdFlags;
 
 use crate::limits::Control;
@@ -74,6 +74,8 @@ pub(crate) struct Schedule {
     pub(crate) engine: Option<EngineConfig>,
     /// Whether a governor finds out how much the device needs; means nothing without the others.
     pub(crate) governs: bool,
+    /// How long the worker looks for work before it sleeps, at most.
+    pub(crate) polls: Nanos,
     /// New weights, by position in the pool's list of groups.
     pub(crate) weights: Vec<(usize, Weight)>,
     /// New limits and reservations.

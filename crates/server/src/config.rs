@@ -12,7 +12,7 @@ use evenkeel_engine::{BlockConfig, BlockSize, HelpPolicy};
 use evenkeel_sched::{Nanos, Urgency, Weight};
 use evenkeel_sim::ModelSpec;
 use evenkeel_wire::{
-    Block, Config, Disk, Pool, Problem, Problems, Responses, Rotational, Source, Trust, Vm,
+    Block, Config, Disk, Poll, Pool, Problem, Problems, Responses, Rotational, Source, Trust, Vm,
 };
 
 use crate::backend;
@@ -91,6 +91,19 @@ pub(crate) fn depth(chosen: Option<u32>, rotational: bool, model_depth: Option<u
 /// operator wants it, and nothing about how requests go together.
 pub(crate) fn governs(pool: &Pool) -> bool {
     pool.governor && pool.block == Block::Dynamic && pool.responses == Responses::Each
+}
+
+/// How long a worker looks for work at most where the operator leaves that to the daemon: longer
+/// than devices of flash take for a short read, and KVM's own limit for halted processors.
+const POLL_AUTO: Nanos = Nanos::from_micros(200);
+
+/// Returns how long the worker of a pool looks for work before it sleeps, at most; 0 is never.
+pub(crate) fn polls(pool: &Pool) -> Nanos {
+    match pool.poll {
+        Poll::Off => Nanos::ZERO,
+        Poll::Auto => POLL_AUTO,
+        Poll::AtMost(us) => Nanos::from_micros(u64::from(us)),
+    }
 }
 
 /// A disk to serve.

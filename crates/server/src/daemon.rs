@@ -119,6 +119,7 @@ struct Shared {
 
 #[derive(Debug)]
 struct Session {
+    disk: Arc<Served>,
     /// For ending it from here.
     stream: UnixStream,
     thread: JoinHandle<()>,
@@ -370,7 +371,9 @@ fn accept(shared: &Arc<Shared>, doors: &[Door]) {
             }
         }
         let mut count = [0; 8];
-        let _rang = rustix::io::read(&shared.bell, &mut count);
+        if rustix::io::read(&shared.bell, &mut count).is_ok() {
+            bury(shared);
+        }
         let ready: Vec<_> = waiting.iter().map(|fd| !fd.revents().is_empty()).collect();
         for (door, _) in open.iter().zip(ready).filter(|(_, ready)| *ready) {
             if let Err(error) = admit(shared, door) {
@@ -381,6 +384,23 @@ fn accept(shared: &Arc<Shared>, doors: &[Door]) {
         }
     }
     doors.iter().for_each(Door::remove);
+}
+
+/// Lets go of the threads and descriptors of sessions that have ended.
+fn bury(shared: &Shared) {
+    let has_left = |session: &Session| !session.disk.connected.load(Ordering::Acquire);
+    let mut sessions = lock(&shared.sessions);
+    let sockets: Vec<PathBuf> = sessions
+        .iter()
+        .filter(|(_, session)| has_left(session))
+        .map(|(at, _)| at.clone())
+        .collect();
+    let ended: Vec<_> = sockets.iter().filter_map(|socket| sessions.remove(socket)).collect();
+    drop(sessions);
+    for session in ended {
+        // It has ended but for its last few instructions.
+        let _panicked = session.thread.join();
+    }
 }
 
 fn admit(shared: &Arc<Shared>, door: &Door) -> io::Result<()> {
@@ -397,7 +417,7 @@ fn admit(shared: &Arc<Shared>, door: &Door) -> io::Result<()> {
     if let Some(session) = lock(&shared.sessions).remove(&disk.socket) {
         let _panicked = session.thread.join();
     }
-    let socket = disk.socket.clone();
+    let (socket, served) = (disk.socket.clone(), Arc::clone(&disk));
     let thread = thread::Builder::new()
         .name(format!("vm-{}", disk.session.name))
         .stack_size(SESSION_STACK_BYTES)
@@ -405,7 +425,7 @@ fn admit(shared: &Arc<Shared>, door: &Door) -> io::Result<()> {
             let _seat = seat;
             session::serve(stream, disk.session.clone());
         })?;
-    lock(&shared.sessions).insert(socket, Session { stream: ours, thread });
+    lock(&shared.sessions).insert(socket, Session { disk: served, stream: ours, thread });
     Ok(())
 }
 

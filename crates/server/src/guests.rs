@@ -40,6 +40,8 @@ struct Guest {
     kicked: bool,
     /// Whether it is in `dirty`.
     dirty: bool,
+    /// Kicks heard.
+    kicks: u64,
 }
 
 /// All vrings of a worker.
@@ -54,6 +56,25 @@ pub(crate) struct Guests {
     walk: Vec<u32>,
     generation: u32,
     stopping: u32,
+    /// By disk: those of vrings that are gone.
+    exits: Vec<Exits>,
+}
+
+/// How often guest and worker woke each other.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Exits {
+    /// Kicks that the worker heard of: each is an exit of the guest. Several while it was busy are
+    /// one.
+    pub(crate) kicks: u64,
+    /// Interrupts of the guest.
+    pub(crate) interrupts: u64,
+}
+
+impl Exits {
+    fn add(&mut self, guest: &Guest) {
+        self.kicks += guest.kicks;
+        self.interrupts += guest.vring.counts().interrupts;
+    }
 }
 
 impl Guests {
@@ -87,6 +108,7 @@ impl Guests {
             state: State::Serving,
             kicked: false,
             dirty: false,
+            kicks: 0,
         });
         // What a predecessor left behind, and what came before the poll, is there without a kick.
         self.kick(place);
@@ -106,6 +128,15 @@ impl Guests {
         }
     }
 
+    /// As `kick`, of a vring whose guest was told to kick.
+    fn watch(&mut self, place: u32) {
+        let Some(guest) = self.get(place) else { return };
+        if matches!(guest.state, State::Serving) && !guest.kicked {
+            guest.vring.mute_kicks();
+            self.kick(place);
+        }
+    }
+
     /// Takes the report of a poll.
     ///
     /// # Errors
@@ -116,6 +147,7 @@ impl Guests {
             return Ok(());
         };
         guest.armed = armed;
+        guest.kicks += u64::from(armed);
         match (&guest.state, armed) {
             (State::Serving, false) => {
                 ring.watch(id, guest.vring.kick_fd())?;
@@ -133,6 +165,16 @@ impl Guests {
     /// Returns whether vrings wait to be popped.
     pub(crate) const fn has_kicked(&self) -> bool {
         !self.kicked.is_empty()
+    }
+
+    /// Returns whether one of them has something to pop.
+    pub(crate) fn has_offers(&self) -> bool {
+        self.kicked.iter().any(|&place| {
+            let guest = self.table.get(place as usize).and_then(Option::as_ref);
+            guest.is_some_and(|guest| {
+                matches!(guest.state, State::Serving) && guest.vring.has_offers()
+            })
+        })
     }
 
     /// Returns the number of vrings that wait to be popped.
@@ -211,10 +253,15 @@ impl Guests {
         }
     }
 
-    /// Shows all answers to their guests, with at most one interrupt per vring.
-    pub(crate) fn publish(&mut self) {
+    /// Shows all answers to their guests, with at most one interrupt per vring. With `watch` these
+    /// vrings are popped in the next turn, too: the worker looks at them, and their guests need
+    /// not kick.
+    pub(crate) fn publish(&mut self, watch: bool) {
         let mut walk = std::mem::take(&mut self.dirty);
         for place in walk.drain(..) {
+            if watch {
+                self.watch(place);
+            }
             if let Some(guest) = self.get(place) {
                 guest.dirty = false;
                 guest.vring.publish();
@@ -299,6 +346,7 @@ impl Guests {
             });
             if done && let Some(guest) = place.take() {
                 self.stopping -= 1;
+                of_disk(&mut self.exits, guest.disk).add(&guest);
                 tracing::debug!(disk = guest.disk.0, vring = guest.index,
                     counts = ?guest.vring.counts(), "vring stopped");
                 if let State::Stopping(Some(reply)) = guest.state {
@@ -306,6 +354,16 @@ impl Guests {
                 }
             }
         }
+    }
+
+    /// Returns how often the guests of so many disks and the worker woke each other.
+    pub(crate) fn exits(&self, disks: usize) -> Vec<Exits> {
+        let mut exits = self.exits.clone();
+        exits.resize(disks, Exits::default());
+        for guest in self.table.iter().flatten() {
+            of_disk(&mut exits, guest.disk).add(guest);
+        }
+        exits
     }
 
     /// Gives a disk's vrings another memory, and looks at those again that were not in the old one.
@@ -329,6 +387,15 @@ impl Guests {
             guest.vring.set_call(call);
         }
     }
+}
+
+/// Returns the figures of a disk in a list that grows as needed.
+fn of_disk(exits: &mut Vec<Exits>, disk: DiskIndex) -> &mut Exits {
+    let at = disk.0 as usize;
+    if at >= exits.len() {
+        exits.resize(at + 1, Exits::default());
+    }
+    &mut exits[at]
 }
 
 /// Returns whether the vring was not stopping before. The first who asks gets the reply.

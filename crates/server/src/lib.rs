@@ -23,6 +23,7 @@ mod limits;
 #[expect(unsafe_code, reason = "maps foreign memory and reads it while others write")]
 mod memory;
 mod model;
+mod polling;
 mod pool;
 mod priority;
 mod scheduling;

@@ -16,7 +16,7 @@ use evenkeel_wire::{DevicePriority, PoolChange};
 use crate::api::ControlError;
 use crate::backend::{Backend, LOCK_PATIENCE, OpenError};
 use crate::command::{self, Command, DiskIndex, SessionDisk, WorkerGone, WorkerHandle};
-use crate::config::{DiskPlan, PoolPlan, governs};
+use crate::config::{DiskPlan, PoolPlan, governs, polls};
 use crate::model::Modelled;
 use crate::priority::{IoPriorities, may_be_real_time};
 use crate::scheduling::{Device, Scheduling};
@@ -136,6 +136,7 @@ impl Pool {
             model,
             governs: governs(&plan.settings),
             tells_streams_apart: plan.settings.streams.unwrap_or(true),
+            polls: polls(&plan.settings),
             priorities: IoPriorities::new(plan.settings.device_priority),
             trace: recorder,
             groups: plan.groups.clone(),

@@ -10,7 +10,7 @@ use evenkeel_wire::status::{BlameStatus, GroupStatus, PoolStatus, VmExplain};
 use evenkeel_wire::{Pool, PoolChange, Problem, Problems};
 
 use crate::command::{Explained, Schedule};
-use crate::config::{GroupNames, PoolPlan, blocks, depth, governs};
+use crate::config::{GroupNames, PoolPlan, blocks, depth, governs, polls};
 use crate::elevator::{check_elevator, elevator};
 use crate::limits::{self, Control, GateFigures};
 
@@ -61,7 +61,8 @@ impl Scheduling {
         let before = self.lock().clone();
         let mut settings = before.clone();
         change.apply(&mut settings);
-        let is_rescheduled = settings != before;
+        // Looking for work is not the engine's business, which would start to learn anew.
+        let is_rescheduled = Pool { poll: before.poll, ..settings.clone() } != before;
         let mut problems = check_elevator("", &elevator(&settings));
         problems.extend(change.apply_limits(&mut settings));
         let mut weights = Vec::new();
@@ -78,8 +79,8 @@ impl Scheduling {
             &limits::controls(&before, &self.names),
             limits::controls(&settings, &self.names),
         );
-        let governs = governs(&settings);
-        Ok((settings, Schedule { engine, governs, weights, controls }))
+        let (governs, polls) = (governs(&settings), polls(&settings));
+        Ok((settings, Schedule { engine, governs, polls, weights, controls }))
     }
 
     /// Notes that the worker has done what was planned.

@@ -5,13 +5,14 @@ use evenkeel_engine::{
 };
 use evenkeel_sched::{Nanos, Weight};
 use evenkeel_wire::status::{
-    DiskStatus, FlightStatus, GovernorStatus, HelpStatus, Latency, OpStatus, PoolStatus,
-    PrecedenceStatus,
+    DiskStatus, FlightStatus, GovernorStatus, HelpStatus, Latency, LooksStatus, OpStatus,
+    PollingStatus, PoolStatus, PrecedenceStatus,
 };
 
 use crate::agents;
-
+use crate::guests::Exits;
 use crate::limits::GateFigures;
+use crate::polling::{Awaited, Looks, Polling};
 
 /// The figures of a pool at one instant.
 #[derive(Clone, Debug)]
@@ -20,6 +21,8 @@ pub(crate) struct PoolFigures {
     pub(crate) in_flight: u32,
     /// Requests that wait for the device.
     pub(crate) waiting: u32,
+    /// How the worker looks for work.
+    pub(crate) polling: Polling,
     /// What the governor has decided, if there is one.
     pub(crate) governor: Option<GovernorReport>,
     /// What went to the device together.
@@ -42,6 +45,8 @@ pub(crate) struct DiskFigures {
     pub(crate) report: DiskReport,
     /// Of its VM, if that may ask for help.
     pub(crate) help: Option<HelpReport>,
+    /// How often its guest and the worker woke each other.
+    pub(crate) exits: Exits,
     /// Requests that made no sense.
     pub(crate) refused: u64,
     /// The weight of its VM.
@@ -54,6 +59,7 @@ impl PoolFigures {
         status.in_flight = self.in_flight;
         status.waiting = self.waiting;
         status.governor = self.governor.as_ref().map(governor);
+        status.polling = polling(&self.polling);
         for (disk, figures) in status.disks.iter_mut().zip(&self.disks) {
             figures.fill(disk);
         }
@@ -61,6 +67,9 @@ impl PoolFigures {
         status.commands = PrecedenceStatus { soft_real_time, interactive, ordinary, background };
         let requests = status.disks.iter().map(|disk| disk.requests).sum();
         status.commands_per_block = ratio(self.blocks.commands, self.blocks.blocks);
+        let sum = |of: fn(&DiskStatus) -> u64| status.disks.iter().map(of).sum();
+        status.kicks_per_request = ratio(sum(|disk| disk.kicks), requests);
+        status.interrupts_per_request = ratio(sum(|disk| disk.interrupts), requests);
         status.requests_per_system_call = ratio(requests, self.system_calls);
     }
 }
@@ -73,6 +82,20 @@ fn governor(report: &GovernorReport) -> GovernorStatus {
         narrow: report.narrow,
         searches: report.searches,
     }
+}
+
+fn polling(polling: &Polling) -> Option<PollingStatus> {
+    let looks = |awaited| {
+        let Looks { window, looks, paid, time, rests } = polling.figures(awaited);
+        let (window_us, time_us) = (window.as_micros(), time.as_micros());
+        LooksStatus { window_us, looks, paid, time_us, rests }
+    };
+    let most_us = polling.most().as_micros();
+    (most_us > 0).then(|| PollingStatus {
+        most_us,
+        device: looks(Awaited::Device),
+        guest: looks(Awaited::Guest),
+    })
 }
 
 /// Returns how many there are for each of `of`; none for none.
@@ -97,6 +120,8 @@ impl DiskFigures {
         status.write = operations(report.writes, report.written_bytes);
         status.flush = operations(report.flushes, 0);
         status.discard = operations(report.discards, 0);
+        status.kicks = self.exits.kicks;
+        status.interrupts = self.exits.interrupts;
         status.help = self.help.as_ref().map(help);
         status.queue_time = latency(&report.queue_time);
         status.service_time = latency(&report.service_time);

@@ -42,10 +42,17 @@ pub(crate) enum Event {
     Poll { id: PollId, armed: bool },
 }
 
+/// Entries from which on the kernel gives those of one call to the device together, and rings it
+/// once; fewer ring it once each (`IO_PLUG_THRESHOLD` of Linux's `io_uring` is 2).
+pub(crate) const TOGETHER: usize = 3;
+/// Deadlines closer than this are told to the kernel with the wait itself.
+const ALARM_LEAST: Nanos = Nanos::from_millis(1);
+
 /// User data: kind in the top byte, generation in the next 24 bits, index in the low half.
 const KIND_IO: u64 = 1;
 const KIND_POLL: u64 = 2;
 const KIND_IGNORED: u64 = 3;
+const KIND_ALARM: u64 = 4;
 
 const fn user_data(kind: u64, generation: u32, index: u32) -> u64 {
     kind << 56 | (generation as u64 & 0xff_ffff) << 32 | index as u64
@@ -71,6 +78,12 @@ pub(crate) struct Ring {
     /// What had to leave the completion queue before it was asked for.
     early: Vec<Event>,
     system_calls: u64,
+    /// Transfers in the submission queue.
+    gathered: usize,
+    /// When the kernel ends a wait of its own accord.
+    alarm: Option<Nanos>,
+    /// How long until then; the kernel reads it when the entry is submitted.
+    alarm_span: Box<Timespec>,
 }
 
 impl std::fmt::Debug for Ring {
@@ -109,7 +122,8 @@ impl Ring {
         if !files.is_empty() {
             uring.submitter().register_files(files)?;
         }
-        Ok(Self { uring, early: Vec::new(), system_calls: 0 })
+        let alarm_span = Box::new(Timespec::new());
+        Ok(Self { uring, early: Vec::new(), system_calls: 0, gathered: 0, alarm: None, alarm_span })
     }
 
     /// Watches an eventfd until [`unwatch`](Self::unwatch).
@@ -139,6 +153,38 @@ impl Ring {
         unsafe { self.push(&entry.user_data(user_data(KIND_IGNORED, 0, 0))) }
     }
 
+    /// Sees to it that a wait ends at `deadline` or before; returns how to wait.
+    ///
+    /// A deadline that follows every request, as that of a scheduler that keeps the device for
+    /// somebody, is hardly ever reached: to set a timer for each costs the kernel more than to
+    /// look now and then whether the last one is due. So a timer that is set already stays if it
+    /// ends the wait in time, perhaps too early, and costs one turn for nothing then.
+    ///
+    /// # Errors
+    ///
+    /// * What the system says if the queue was full and could not be submitted.
+    pub(crate) fn alarm(&mut self, now: Nanos, deadline: Nanos) -> io::Result<Wait> {
+        if self.alarm.is_some_and(|set| set <= deadline) {
+            return Ok(Wait::Forever);
+        }
+        let span = deadline - now;
+        if span < ALARM_LEAST {
+            return Ok(Wait::For(span));
+        }
+        *self.alarm_span = timespec(span);
+        let name = user_data(KIND_ALARM, 0, 0);
+        let entry = match self.alarm.replace(deadline) {
+            None => opcode::Timeout::new(&raw const *self.alarm_span).build().user_data(name),
+            // It may ring just now: then this one ends in an error, and that is heard.
+            Some(_later) => opcode::TimeoutUpdate::new(name, &raw const *self.alarm_span)
+                .build()
+                .user_data(user_data(KIND_IGNORED, 0, 0)),
+        };
+        // SAFETY: the span lives as long as the ring, which outlives its queue.
+        unsafe { self.push(&entry)? };
+        Ok(Wait::Forever)
+    }
+
     /// Queues the next step of a transfer on registered file number `file`.
     ///
     /// # Safety
@@ -157,7 +203,24 @@ impl Ring {
     ) -> io::Result<()> {
         let entry = entry(Fixed(file), step).user_data(user_data(KIND_IO, 0, tag.0));
         // SAFETY: the caller's promise.
-        unsafe { self.push(&entry) }
+        unsafe { self.push(&entry)? };
+        self.gathered += 1;
+        Ok(())
+    }
+
+    /// Makes two transfers enough to be given to the device together. Being rung is what costs a
+    /// virtual device most: an exit of the machine that it is in.
+    fn pad(&mut self) {
+        let pads = self.uring.params().is_feature_skip_cqe_on_success();
+        let mut queue = self.uring.submission();
+        if pads && self.gathered == TOGETHER - 1 && queue.len() == self.gathered {
+            let nothing = opcode::Nop::new().build().user_data(user_data(KIND_IGNORED, 0, 0));
+            let nothing = nothing.flags(squeue::Flags::SKIP_SUCCESS);
+            // SAFETY: the entry refers to no memory. If there is no room they go one by one.
+            let _full = unsafe { queue.push(&nothing) };
+        }
+        drop(queue);
+        self.gathered = 0;
     }
 
     /// # Safety
@@ -170,6 +233,7 @@ impl Ring {
                 return Ok(());
             }
             self.system_calls += 1;
+            self.gathered = 0;
             match self.uring.submit() {
                 Ok(_submitted) => {}
                 // Kernels before 5.19 take nothing while completions do not fit into their queue.
@@ -181,7 +245,19 @@ impl Ring {
 
     /// Empties the completion queue; [`reap`](Self::reap) finds the events here.
     fn make_room(&mut self) {
-        self.early.extend(self.uring.completion().filter_map(|entry| event(&entry)));
+        let mut early = std::mem::take(&mut self.early);
+        self.take(&mut early);
+        self.early = early;
+    }
+
+    /// Empties the completion queue into `events`.
+    fn take(&mut self, events: &mut Vec<Event>) {
+        for entry in self.uring.completion() {
+            if entry.user_data() >> 56 == KIND_ALARM {
+                self.alarm = None;
+            }
+            events.extend(event(&entry));
+        }
     }
 
     /// Submits everything queued, and unless `wait` is `None` sleeps until something completes or
@@ -192,6 +268,7 @@ impl Ring {
     /// * What the system says; interruptions and passed deadlines are no errors.
     pub(crate) fn enter(&mut self, wait: Wait) -> io::Result<()> {
         let wait = if self.early.is_empty() { wait } else { Wait::No };
+        self.pad();
         let entered = match wait {
             Wait::No => {
                 let queue = self.uring.submission();
@@ -203,8 +280,7 @@ impl Ring {
             }
             Wait::Forever => self.uring.submit_and_wait(1),
             Wait::For(span) => {
-                let nanos = u32::try_from(span.0 % 1_000_000_000).expect("below 2^30");
-                let time = Timespec::new().sec(span.0 / 1_000_000_000).nsec(nanos);
+                let time = timespec(span);
                 self.uring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&time))
             }
         };
@@ -216,9 +292,18 @@ impl Ring {
         }
     }
 
-    /// Returns how many entries wait to be submitted.
-    pub(crate) fn queued(&mut self) -> usize {
-        self.uring.submission().len()
+    /// Returns how many transfers wait to be submitted.
+    pub(crate) const fn gathered(&self) -> usize {
+        self.gathered
+    }
+
+    /// Returns whether something has completed, or will when the kernel is entered.
+    pub(crate) fn has_news(&mut self) -> bool {
+        if !self.early.is_empty() || !self.uring.completion().is_empty() {
+            return true;
+        }
+        let queue = self.uring.submission();
+        queue.taskrun() || queue.cq_overflow()
     }
 
     /// Returns how often the kernel was entered.
@@ -229,7 +314,7 @@ impl Ring {
     /// Moves everything that has completed into `events`.
     pub(crate) fn reap(&mut self, events: &mut Vec<Event>) {
         events.append(&mut self.early);
-        events.extend(self.uring.completion().filter_map(|entry| event(&entry)));
+        self.take(events);
     }
 }
 
@@ -286,6 +371,11 @@ fn entry(file: Fixed, step: &Step<'_>) -> squeue::Entry {
     }
 }
 
+fn timespec(span: Nanos) -> Timespec {
+    let nanos = u32::try_from(span.0 % 1_000_000_000).expect("below 2^30");
+    Timespec::new().sec(span.0 / 1_000_000_000).nsec(nanos)
+}
+
 fn count(segments: &[libc::iovec]) -> u32 {
     u32::try_from(segments.len().min(IOV_MAX)).expect("at most 1024")
 }
@@ -300,6 +390,12 @@ mod tests {
 
     fn eventfd() -> std::os::fd::OwnedFd {
         rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap()
+    }
+
+    impl Ring {
+        fn queued(&mut self) -> usize {
+            self.uring.submission().len()
+        }
     }
 
     fn reaped(ring: &mut Ring, wait: Wait) -> Vec<Event> {
@@ -319,6 +415,63 @@ mod tests {
             rustix::io::write(&bell, &1_u64.to_ne_bytes()).unwrap();
             assert_eq!(reaped(&mut ring, Wait::Forever), [Event::Poll { id, armed: true }]);
         }
+    }
+
+    #[test]
+    fn news_are_seen_without_a_system_call() {
+        let (mut ring, bell) = (Ring::new(&[]).unwrap(), eventfd());
+        let id = PollId { index: 1, generation: 0 };
+        ring.watch(id, bell.as_raw_fd()).unwrap();
+        assert_eq!(reaped(&mut ring, Wait::No), []);
+        let calls = ring.system_calls();
+        assert!(!ring.has_news());
+        rustix::io::write(&bell, &1_u64.to_ne_bytes()).unwrap();
+        assert!(ring.has_news());
+        assert_eq!(ring.system_calls(), calls);
+        assert_eq!(reaped(&mut ring, Wait::No), [Event::Poll { id, armed: true }]);
+        assert!(!ring.has_news());
+    }
+
+    /// A transfer of nothing from nowhere: it fails at once.
+    fn send_nothing(ring: &mut Ring, tag: u32) {
+        // SAFETY: the step refers to no memory.
+        unsafe { ring.transfer(Tag(tag), 0, &Step::Sync).unwrap() };
+    }
+
+    #[test]
+    fn two_transfers_are_made_three_and_only_they_are_reported() {
+        let mut ring = Ring::new(&[]).unwrap();
+        for transfers in [1, 2, 3, 2] {
+            (0..transfers).for_each(|tag| send_nothing(&mut ring, tag));
+            assert_eq!(ring.gathered(), transfers as usize);
+            ring.pad();
+            let padded = if transfers == 2 { 3 } else { transfers };
+            assert_eq!((ring.queued(), ring.gathered()), (padded as usize, 0));
+            let events = reaped(&mut ring, Wait::Forever);
+            let ends = (0..transfers).map(|tag| Event::Io { tag: Tag(tag), result: -libc::EBADF });
+            assert_eq!(events, ends.collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn an_alarm_that_is_set_serves_every_later_deadline() {
+        let mut ring = Ring::new(&[]).unwrap();
+        let now = Nanos::ORIGIN;
+        let at = |ms| now + Nanos::from_millis(ms);
+        assert_eq!(ring.alarm(now, now + Nanos(999_999)).unwrap(), Wait::For(Nanos(999_999)));
+        assert_eq!((ring.queued(), ring.alarm(now, at(3_600_000)).unwrap()), (0, Wait::Forever));
+        assert_eq!(ring.queued(), 1);
+        ring.enter(Wait::No).unwrap();
+        // Nearer than the one that is set: that is moved.
+        assert_eq!((ring.alarm(now, at(2)).unwrap(), ring.queued()), (Wait::Forever, 1));
+        assert_eq!((ring.alarm(now, at(5)).unwrap(), ring.queued()), (Wait::Forever, 1));
+        assert_eq!(reaped(&mut ring, Wait::Forever), [], "the move itself");
+        while ring.alarm.is_some() {
+            assert_eq!(reaped(&mut ring, Wait::Forever), [], "after 2 ms, not after an hour");
+        }
+        assert_eq!((ring.alarm(at(2), at(5)).unwrap(), ring.queued()), (Wait::Forever, 1));
+        assert_eq!(reaped(&mut ring, Wait::Forever), []);
+        assert_eq!(ring.alarm, None);
     }
 
     #[test]

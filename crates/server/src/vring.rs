@@ -16,7 +16,6 @@
 //! Source: VIRTIO 1.2, "Split Virtqueues".
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -24,8 +23,14 @@ use std::sync::atomic::{Ordering, fence};
 use evenkeel_engine::{Shape, Status};
 
 use crate::chain::{self, Walked};
-use crate::inflight::{Inflight, InflightError, InflightRegion};
+use crate::inflight::{Inflight, InflightRegion};
 use crate::memory::{Memory, Spot, Window};
+use rings::{FLAGS, IDX, RING, Rings};
+
+mod broken;
+mod rings;
+
+pub(crate) use broken::BrokenRing;
 
 /// Largest vring.
 ///
@@ -290,6 +295,21 @@ impl Vring {
         }
     }
 
+    /// As [`disable_kicks`](Self::disable_kicks), where the guest has not kicked since it was asked
+    /// to. To be called before its answers are published: it looks for this when it has seen them.
+    pub(crate) fn mute_kicks(&mut self) {
+        if self.event_idx {
+            // An index that the guest passes again after 65,536 chains only.
+            let at = self.rings.avail_event_offset();
+            self.rings.used.store_u16(at, self.next_avail.wrapping_sub(1), Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether the guest has made chains available.
+    pub(crate) fn has_offers(&self) -> bool {
+        !self.is_parked && self.rings.avail_idx() != self.next_avail
+    }
+
     /// Asks for a kick with the next chain; returns whether one is there already, in which case
     /// the worker must pop again before it waits.
     pub(crate) fn enable_kicks(&mut self) -> bool {
@@ -525,53 +545,6 @@ impl Vring {
     }
 }
 
-/// The three parts of a vring, mapped and long enough for every index below the size.
-#[derive(Debug)]
-struct Rings {
-    table: Window,
-    avail: Window,
-    used: Window,
-    size: u16,
-}
-
-impl Rings {
-    fn map(
-        memory: &Memory,
-        addresses: Addresses,
-        size: u16,
-        event_idx: bool,
-    ) -> Result<Self, BrokenRing> {
-        let (count, event) = (usize::from(size), if event_idx { 2 } else { 0 });
-        let part = |addr, len, align| {
-            let window = memory.window(addr, len).ok_or(BrokenRing::Unmapped)?;
-            if window.is_aligned(align) { Ok(window) } else { Err(BrokenRing::Misaligned) }
-        };
-        Ok(Self {
-            table: part(addresses.table, 16 * count, 16)?,
-            avail: part(addresses.avail, RING + 2 * count + event, 2)?,
-            used: part(addresses.used, RING + 8 * count + event, 4)?,
-            size,
-        })
-    }
-
-    /// Returns the guest's available index; acquires what the guest wrote before it.
-    fn avail_idx(&self) -> u16 {
-        self.avail.load_u16(IDX, Ordering::Acquire)
-    }
-
-    fn used_idx(&self) -> u16 {
-        self.used.load_u16(IDX, Ordering::Relaxed)
-    }
-
-    fn used_event(&self) -> u16 {
-        self.avail.load_u16(RING + 2 * usize::from(self.size), Ordering::Relaxed)
-    }
-
-    fn avail_event_offset(&self) -> usize {
-        RING + 8 * usize::from(self.size)
-    }
-}
-
 /// A memory, and how many requests point into it.
 #[derive(Debug)]
 struct Generation {
@@ -590,77 +563,10 @@ enum Head {
     Answered,
 }
 
-/// How a guest or VMM lied about a vring.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum BrokenRing {
-    /// Not a power of two, or more than [`VRING_SIZE_MAX`].
-    Size(u16),
-    /// Table or rings are not, or not wholly, in one region of guest memory.
-    Unmapped,
-    /// Table or rings are not aligned as virtio demands.
-    Misaligned,
-    /// The available index is further ahead than the vring is long.
-    AvailIndex { ahead: u16 },
-    /// The head is no descriptor of the table.
-    HeadRange,
-    /// The head was made available while its chain is being served.
-    HeadInFlight { head: u16 },
-    /// `next` is no descriptor of its table.
-    NextRange { next: u16 },
-    /// More descriptors than the table has: the chain runs in a circle.
-    Loop,
-    /// An indirect descriptor without the feature.
-    IndirectNotNegotiated,
-    /// An indirect descriptor inside an indirect table.
-    IndirectNested,
-    /// An indirect descriptor with `NEXT`.
-    IndirectNext,
-    /// An indirect table of no or of too many descriptors, or of a fraction of one.
-    IndirectSize { bytes: u32 },
-    /// An indirect table outside guest memory.
-    IndirectUnmapped,
-    /// The in-flight region has no page for this vring, or one that is too short.
-    NoInflightPage,
-    /// The in-flight page makes no sense.
-    Inflight(InflightError),
-    /// The VMM shrank the file behind its memory.
-    MemoryGone,
-}
-
-impl fmt::Display for BrokenRing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Size(size) => write!(f, "a vring of {size} descriptors"),
-            Self::Unmapped => f.write_str("the vring is not in guest memory"),
-            Self::Misaligned => f.write_str("the vring is not aligned"),
-            Self::AvailIndex { ahead } => write!(f, "the available index jumped ahead by {ahead}"),
-            Self::HeadRange => f.write_str("the head of a chain is not in the table"),
-            Self::HeadInFlight { head } => write!(f, "head {head} is being served already"),
-            Self::NextRange { next } => write!(f, "descriptor {next} is not in its table"),
-            Self::Loop => f.write_str("a chain runs in a circle"),
-            Self::IndirectNotNegotiated => f.write_str("an indirect table without the feature"),
-            Self::IndirectNested => f.write_str("an indirect table inside an indirect table"),
-            Self::IndirectNext => f.write_str("an indirect descriptor with a next one"),
-            Self::IndirectSize { bytes } => write!(f, "an indirect table of {bytes} bytes"),
-            Self::IndirectUnmapped => f.write_str("an indirect table outside guest memory"),
-            Self::NoInflightPage => f.write_str("the in-flight region has no room for the vring"),
-            Self::Inflight(error) => error.fmt(f),
-            Self::MemoryGone => f.write_str("the VMM took its memory away"),
-        }
-    }
-}
-
-impl std::error::Error for BrokenRing {}
-
 /// Adds 1 to an eventfd that does not block. A full counter is as good as a rung bell.
 fn ring_bell(eventfd: &OwnedFd) {
     let _full = rustix::io::write(eventfd, &1_u64.to_ne_bytes());
 }
-
-// Offsets in the available and used rings: flags u16, idx u16, then the elements.
-const FLAGS: usize = 0;
-const IDX: usize = 2;
-const RING: usize = 4;
 
 /// Source: VIRTIO 1.2, `VIRTQ_AVAIL_F_NO_INTERRUPT`.
 const AVAIL_F_NO_INTERRUPT: u16 = 1;

@@ -8,30 +8,34 @@
 //! Deliberately absent: decisions. The engine says what goes next, the guests' vrings say what is
 //! there.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::sync::mpsc::SyncSender;
 
 use evenkeel_engine::{
-    Cause, Command as Order, DiskId, Engine, EngineConfig, HelpPolicy, Parsed, Request, Status,
-    Token, is_block_due, parse, parse_range,
+    Command as Order, DiskId, Engine, EngineConfig, HelpPolicy, Parsed, Request, Status, Token,
+    is_block_due, parse, parse_range,
 };
 use evenkeel_sched::{GroupId, Nanos, Tag, Weight};
 use libc::iovec;
 
 use crate::backend::Backend;
 use crate::clock::Clock;
-use crate::command::{Command, DiskIndex, Explained, Inbox, Schedule};
+use crate::command::{DiskIndex, Inbox};
 use crate::guests::Guests;
-use crate::limits::{self, Control, GateFigures};
+use crate::limits::{self, Control};
 use crate::model::Modelled;
+use crate::polling::Polling;
 use crate::priority::IoPriorities;
 use crate::slots::{Origin, Progress, Slots};
-use crate::status::{DiskFigures, PoolFigures};
 use crate::trace::Recorder;
-use crate::uring::{Event, PollId, Ring, Wait};
+use crate::uring::{Event, PollId, Ring, TOGETHER, Wait};
 use crate::vring::{Chain, Pop};
+
+mod control;
+mod idle;
+
+use idle::RunDelay;
 
 /// The poll of the control threads' bell; vrings count from 0.
 const BELL: PollId = PollId { index: u32::MAX, generation: 0 };
@@ -48,6 +52,8 @@ pub(crate) struct Plan {
     pub(crate) governs: bool,
     /// Whether reads of one VM at different places may have queues of their own.
     pub(crate) tells_streams_apart: bool,
+    /// How long the worker looks for work before it sleeps, at most.
+    pub(crate) polls: Nanos,
     /// With which priorities commands enter the kernel.
     pub(crate) priorities: IoPriorities,
     pub(crate) trace: Option<Recorder>,
@@ -119,9 +125,13 @@ pub(crate) struct Worker {
     trace: Option<Recorder>,
     slots: Slots,
     guests: Guests,
+    polling: Polling,
+    run_delay: RunDelay,
     disks: Vec<Disk>,
     groups: Vec<(GroupId, Weight)>,
     inbox: Inbox,
+    /// Disks with somebody in `leaving`.
+    leaving: usize,
     /// Who waits for the end.
     draining: Option<SyncSender<()>>,
     events: Vec<Event>,
@@ -187,9 +197,12 @@ impl Worker {
             trace: plan.trace,
             slots: Slots::new(plan.priorities),
             guests: Guests::default(),
+            polling: Polling::new(plan.polls),
+            run_delay: RunDelay::new(),
             disks,
             groups,
             inbox,
+            leaving: 0,
             draining: None,
             events: Vec::new(),
             segments: Vec::new(),
@@ -206,20 +219,23 @@ impl Worker {
         loop {
             self.ring.enter(wait)?;
             let now = self.clock.now();
+            self.polling.wake(now);
             self.reap(now)?;
             if self.draining.is_none() {
                 self.pull(now)?;
             }
             self.work(now)?;
-            self.guests.publish();
+            let awaited = self.awaited();
+            let window = self.polling.window(awaited).filter(|_| self.draining.is_none());
+            // A guest that is looked at need not say that it has more.
+            self.guests.publish(window.is_some());
             self.guests.settle();
-            self.guests.enable_kicks();
             self.say_goodbye();
             if self.is_drained() {
                 self.end();
                 return Ok(());
             }
-            wait = self.wait(now);
+            wait = self.rest(now, awaited, window)?;
         }
     }
 
@@ -354,11 +370,12 @@ impl Worker {
             self.finish(now, order.tag);
             return Ok(());
         }
-        self.slots.send(&mut self.ring, order.tag)?;
-        if is_block_due(self.ring.queued(), self.engine.in_flight()) {
+        // A block goes when one more command comes behind it: the last one goes with the wait.
+        let gathered = self.ring.gathered();
+        if gathered >= TOGETHER && is_block_due(gathered, self.engine.in_flight()) {
             self.ring.enter(Wait::No)?;
         }
-        Ok(())
+        self.slots.send(&mut self.ring, order.tag)
     }
 
     fn reap_model(&mut self, now: Nanos) {
@@ -394,134 +411,16 @@ impl Worker {
         }
     }
 
-    fn wait(&self, now: Nanos) -> Wait {
-        if self.guests.has_kicked() && self.draining.is_none() {
-            return Wait::No;
-        }
-        let model = self.model.as_ref().and_then(Modelled::next_event);
-        match [self.engine.next_deadline(), model].into_iter().flatten().min() {
-            Some(deadline) => Wait::For(deadline - now),
-            None => Wait::Forever,
-        }
-    }
-
-    /// Obeys a control message.
-    fn obey(&mut self, now: Nanos, command: Command) -> io::Result<()> {
-        match command {
-            Command::AskHelp { group, ask, reply } => {
-                let report = self.engine.ask_help(now, self.groups[group].0, ask);
-                let _nobody_waits = reply.try_send(report);
-            }
-            Command::ResetHelp { group } => self.engine.reset_help(now, self.groups[group].0),
-            Command::Disconnect { disk, reply } => {
-                self.guests.stop_all(&mut self.ring, Some(disk))?;
-                self.engine.expedite(now, DiskId(disk.0));
-                self.disks[disk.0 as usize].leaving.push(reply);
-            }
-            Command::Drain { reply } => {
-                self.guests.stop_all(&mut self.ring, None)?;
-                for disk in &self.disks {
-                    self.engine.expedite(now, disk.id);
-                }
-                self.draining = Some(reply);
-            }
-            Command::Explain { reply } => {
-                let _nobody_waits = reply.try_send(self.explain(now));
-            }
-            Command::Reschedule { schedule, reply } => {
-                self.reschedule(now, &schedule);
-                let _nobody_waits = reply.try_send(());
-            }
-            Command::SetCall { disk, index, call } => self.guests.set_call(disk, index, call),
-            Command::SetMemory { disk, memory, reply } => {
-                self.guests.set_memory(disk, &memory);
-                let _nobody_waits = reply.try_send(());
-            }
-            Command::SetWeight { disk, weight } => {
-                self.set_weight(now, self.disks[disk.0 as usize].group, weight);
-            }
-            Command::SetWriteThrough { disk, write_through, reply } => {
-                self.engine.set_write_through(DiskId(disk.0), write_through);
-                let _nobody_waits = reply.try_send(());
-            }
-            Command::Snapshot { reply } => {
-                let _nobody_waits = reply.try_send(self.figures(now));
-            }
-            Command::StartVring { disk, index, vring } => {
-                if self.draining.is_none() {
-                    self.guests.start(&mut self.ring, disk, index, vring)?;
-                }
-            }
-            Command::StopVring { disk, index, reply } => {
-                self.guests.stop(&mut self.ring, disk, index, reply)?;
-                self.engine.expedite(now, DiskId(disk.0));
-            }
-        }
-        Ok(())
-    }
-
-    fn set_weight(&mut self, now: Nanos, group: usize, weight: Weight) {
-        let (group, old) = &mut self.groups[group];
-        *old = weight;
-        self.engine.set_weight(now, *group, weight);
-    }
-
-    fn group_names(&self) -> Vec<GroupId> {
-        self.groups.iter().map(|&(group, _)| group).collect()
-    }
-
-    fn reschedule(&mut self, now: Nanos, schedule: &Schedule) {
-        let names = self.group_names();
-        limits::apply(&mut self.engine, now, &names, &schedule.controls);
-        if let Some(config) = &schedule.engine {
-            self.engine.set_depth(config.depth);
-            self.engine.set_elevator(now, &config.elevator);
-            self.engine.govern(schedule.governs);
-        }
-        for &(group, weight) in &schedule.weights {
-            self.set_weight(now, group, weight);
-        }
-    }
-
-    fn explain(&mut self, now: Nanos) -> Vec<Explained> {
-        let groups = self.groups.iter().zip(0..);
-        let places: BTreeMap<GroupId, usize> =
-            groups.map(|(&(group, _), place)| (group, place)).collect();
-        let explained = self.groups.iter().map(|&(group, _)| {
-            let explanation = self.engine.explain(now, group);
-            let known = |cause: &Cause| *places.get(&cause.vm).expect("VMs are never removed");
-            let blamed = explanation.causes.iter().map(known).collect();
-            Explained { explanation, blamed }
-        });
-        explained.collect()
-    }
-
-    fn figures(&self, now: Nanos) -> PoolFigures {
-        let in_flight = self.engine.in_flight();
-        let disks = self.disks.iter().map(|disk| DiskFigures {
-            report: self.engine.report(disk.id),
-            help: self.engine.help_report(self.groups[disk.group].0),
-            refused: disk.refused,
-            weight: self.groups[disk.group].1,
-        });
-        PoolFigures {
-            governor: self.engine.governor_report(),
-            in_flight,
-            waiting: self.engine.outstanding().saturating_sub(in_flight),
-            blocks: self.engine.block_figures(),
-            precedence: self.engine.precedence_figures(),
-            system_calls: self.ring.system_calls(),
-            weights: self.groups.iter().map(|&(_, weight)| weight).collect(),
-            gate: GateFigures::of(&self.engine, now, &self.group_names(), self.disks.len()),
-            disks: disks.collect(),
-        }
-    }
-
     /// Answers those who wait for a disk that has no vring left.
     fn say_goodbye(&mut self) {
+        // There may be a thousand disks, and turns are many.
+        if self.leaving == 0 {
+            return;
+        }
         for (disk, index) in self.disks.iter_mut().zip(0..) {
             if !disk.leaving.is_empty() && self.guests.count(DiskIndex(index)) == 0 {
                 self.engine.set_write_through(disk.id, disk.write_through);
+                self.leaving -= 1;
                 for reply in disk.leaving.drain(..) {
                     let _nobody_waits = reply.try_send(());
                 }

@@ -9,7 +9,8 @@ use std::time::Duration;
 use evenkeel_bench::client::{Client, Io, IoOp, Options, Wake};
 use evenkeel_server::Daemon;
 use evenkeel_server::api::Control as _;
-use evenkeel_wire::{Config, Disk, Pool, Scheduler, Source};
+use evenkeel_wire::status::PoolStatus;
+use evenkeel_wire::{Config, Disk, Poll, Pool, PoolChange, Scheduler, Source};
 
 const DISK_BYTES: usize = 4 << 20;
 const SECTOR: usize = 512;
@@ -145,10 +146,11 @@ fn crowd(client: &mut Client, mirror: &mut Mirror) {
     }
 }
 
-/// What every backend that keeps data must do.
-fn conformance(parent: &Path, name: &str) {
+/// What every backend that keeps data must do, however its worker waits. Returns what the daemon
+/// told at the end.
+fn conformance(parent: &Path, name: &str, poll: Poll) -> PoolStatus {
     let scratch = Scratch::new(parent, name);
-    let daemon = start(&scratch, pool(file_disk(&scratch)));
+    let daemon = start(&scratch, Pool { poll, ..pool(file_disk(&scratch)) });
     let mut client = Client::connect(&scratch.socket(), options()).unwrap();
     assert_eq!(client.offer().sectors, (DISK_BYTES / SECTOR) as u64);
     let mut mirror = vec![Some(0); DISK_BYTES];
@@ -179,16 +181,47 @@ fn conformance(parent: &Path, name: &str) {
     daemon.shutdown();
     assert!(!scratch.socket().exists(), "the socket goes with the daemon");
     check(&mirror, &fs::read(scratch.image()).unwrap(), "the image differs");
+    assert!(disk.kicks > 0 && disk.interrupts > 0, "{disk:?}");
+    status.pools[0].clone()
 }
 
 #[test]
 fn a_file_past_the_page_cache_is_a_disk() {
-    conformance(&std::env::temp_dir(), "direct");
+    let status = conformance(&std::env::temp_dir(), "direct", Poll::Off);
+    assert_eq!(status.polling, None);
 }
 
 #[test]
 fn a_file_in_memory_is_a_disk() {
-    conformance(Path::new("/dev/shm"), "tmpfs");
+    conformance(Path::new("/dev/shm"), "tmpfs", Poll::Off);
+}
+
+#[test]
+fn a_worker_that_polls_serves_the_same_disk() {
+    let status = conformance(&std::env::temp_dir(), "polled", Poll::AtMost(1000));
+    let polling = status.polling.unwrap();
+    assert_eq!(polling.most_us, 1000);
+    let looks = [polling.device, polling.guest];
+    assert!(looks.iter().any(|looks| looks.looks > 0), "{polling:?}");
+    assert!(looks.iter().all(|looks| looks.paid <= looks.looks), "{polling:?}");
+}
+
+#[test]
+fn polling_can_be_turned_on_and_off_while_a_disk_is_served() {
+    let scratch = Scratch::new(&std::env::temp_dir(), "poll");
+    let daemon = start(&scratch, pool(Disk::new(Source::Null { size_bytes: 1 << 20 })));
+    let mut client = Client::connect(&scratch.socket(), options()).unwrap();
+    let most_us = || daemon.status().pools[0].polling.map(|polling| polling.most_us);
+    for (poll, most) in [(Poll::AtMost(70), Some(70)), (Poll::Auto, Some(200)), (Poll::Off, None)] {
+        let change = PoolChange { poll: Some(poll), ..PoolChange::default() };
+        daemon.change_pool("pool", &change).unwrap();
+        assert_eq!(most_us(), most);
+        for sector in 0..100 {
+            let io = Io::new(IoOp::Read, 8 * sector, 4096, 0);
+            assert_eq!(client.call(&io, &mut [0; 4096]).unwrap(), OK);
+        }
+    }
+    daemon.shutdown();
 }
 
 #[test]

@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::config::{Pool, Scheduler};
 use crate::limits::{Limits, LimitsChange, is_limit};
+use crate::poll::Poll;
 use crate::problem::{Problem, Problems, join};
 use crate::profile::Profile;
 use crate::read::read_change;
@@ -27,6 +28,8 @@ pub struct PoolChange {
     pub depth: Option<Option<u32>>,
     /// Whether a governor uses less of it.
     pub governor: Option<bool>,
+    /// Whether the worker looks for work before it sleeps.
+    pub poll: Option<Poll>,
     /// Tunables to set.
     pub tunables: Tunables,
     /// Tunables that get their default again, before the others are set.
@@ -87,6 +90,7 @@ impl PoolChange {
         pool.profile = self.profile.unwrap_or(pool.profile);
         pool.depth = self.depth.unwrap_or(pool.depth);
         pool.governor = self.governor.unwrap_or(pool.governor);
+        pool.poll = self.poll.unwrap_or(pool.poll);
         for tunable in &self.reset {
             pool.tunables.reset(tunable);
         }
@@ -127,6 +131,10 @@ impl PoolChange {
             "depth" if is_default(value) => {
                 self.governor = Some(false);
                 take(&mut self.depth)
+            }
+            "poll" | "poll_us" if is_default(value) => {
+                self.poll = Some(Poll::default());
+                false
             }
             _ => true,
         });
@@ -268,10 +276,14 @@ mod tests {
         apply(&mut pool, json!({"depth": 3}));
         assert_eq!((pool.depth, pool.governor), (Some(3), false));
         apply(&mut pool, json!({"depth": "auto"}));
+        apply(&mut pool, json!({"poll": "auto"}));
+        assert_eq!((pool.depth, pool.poll), (None, Poll::Auto));
+        apply(&mut pool, json!({"poll_us": 70}));
+        assert_eq!((pool.governor, pool.poll), (true, Poll::AtMost(70)));
         assert_eq!(pool.profile, Some(Profile::Desktop));
         apply(
             &mut pool,
-            json!({"profile": "default", "depth": null, "bfq": {"slice_idle_us": null}}),
+            json!({"profile": "default", "depth": null, "bfq": {"slice_idle_us": null}, "poll": null}),
         );
         assert_eq!(pool, Pool::default());
     }

@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use crate::blocks::{Block, Responses};
 use crate::limits::Limits;
+use crate::poll::Poll;
 use crate::profile::Profile;
 use crate::tunables::Tunables;
 
@@ -50,6 +51,8 @@ pub struct Pool {
     pub block: Block,
     /// How its answers are taken.
     pub responses: Responses,
+    /// Whether its worker looks for work before it sleeps.
+    pub poll: Poll,
     /// A modelled device whose timing the pool imitates, as in `hdd:rpm=5400`.
     pub model: Option<String>,
     /// Whether seeks cost time on this device.

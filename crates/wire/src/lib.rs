@@ -24,6 +24,7 @@ mod change;
 mod check;
 mod config;
 mod limits;
+mod poll;
 mod problem;
 mod profile;
 mod read;
@@ -42,6 +43,7 @@ pub use config::{
 pub use limits::{
     LIMITS, LimitKey, LimitRate, LimitUnit, Limits, LimitsChange, format_limit, is_limit,
 };
+pub use poll::{POLL_US_MAX, Poll};
 pub use problem::{Problem, Problems};
 pub use profile::Profile;
 pub use read::Document;

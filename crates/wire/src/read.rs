@@ -15,6 +15,7 @@ use crate::config::{
     QUEUES_MAX, Rotational, Scheduler, Source, Trust, Vm, WEIGHT_MAX,
 };
 use crate::limits::{LIMITS, Limits, LimitsChange, RATE_MAX};
+use crate::poll::{POLL_REMEDY, POLL_US_MAX, Poll};
 use crate::problem::{Problem, Problems, join};
 use crate::profile::Profile;
 use crate::size::parse_size;
@@ -45,7 +46,7 @@ impl Document {
     #[must_use]
     pub fn read(text: &str) -> Self {
         let (table, errors) = DeTable::parse_recoverable(text);
-        let sheet = Sheet { text, ..Sheet::default() };
+        let sheet = Sheet::new(text);
         for error in &errors {
             let span = error.span().unwrap_or(0..0);
             let (line, column) = sheet.position(span.start);
@@ -101,16 +102,24 @@ fn line_of(lines: &BTreeMap<String, u64>, path: &str) -> Option<u64> {
 #[derive(Default)]
 struct Sheet<'i> {
     text: &'i str,
+    /// Where each line but the first begins, in bytes.
+    starts: Vec<usize>,
     problems: RefCell<Vec<Problem>>,
     lines: RefCell<BTreeMap<String, u64>>,
 }
 
-impl Sheet<'_> {
+impl<'i> Sheet<'i> {
+    fn new(text: &'i str) -> Self {
+        let starts = text.match_indices('\n').map(|(end, _)| end + 1).collect();
+        Self { text, starts, ..Self::default() }
+    }
+
     /// Returns line and column of a byte of the text, both counted from 1.
     fn position(&self, byte: usize) -> (u64, usize) {
         let before = self.text.get(..byte).unwrap_or(self.text);
-        let line = before.bytes().map(|byte| u64::from(byte == b'\n')).sum::<u64>() + 1;
-        let start = before.rfind('\n').map_or(0, |end| end + 1);
+        let lines = self.starts.partition_point(|&start| start <= before.len());
+        let start = lines.checked_sub(1).map_or(0, |last| self.starts[last]);
+        let line = u64::try_from(lines).expect("a usize fits a u64") + 1;
         (line, before[start..].chars().count() + 1)
     }
 }
@@ -365,6 +374,7 @@ fn read_pool(mut from: Section<'_, '_>) -> Pool {
         responses: from
             .parsed("responses", |text| text.parse().ok(), RESPONSES_REMEDY)
             .unwrap_or_default(),
+        poll: read_poll(&mut from).unwrap_or_default(),
         model: from.string("model"),
         rotational: read_rotational(&mut from),
         trace: from.string("trace").map(PathBuf::from),
@@ -394,6 +404,25 @@ fn read_depth(from: &mut Section<'_, '_>) -> Option<Option<u32>> {
         }
         _ => from.number("depth", 1..=DEPTH_MAX).map(Some),
     }
+}
+
+/// Reads whether a worker looks for work; as a word, or as the limit of it.
+fn read_poll(from: &mut Section<'_, '_>) -> Option<Poll> {
+    let us = from.number("poll_us", 0..=POLL_US_MAX).map(Poll::from_us);
+    let word = match from.value("poll") {
+        None => return us,
+        Some(DeValue::Boolean(false)) => Some(Poll::Off),
+        Some(DeValue::String(text)) if text == "off" => Some(Poll::Off),
+        Some(DeValue::String(text)) if text == "auto" => Some(Poll::Auto),
+        Some(_) => {
+            from.problem("poll", "not one of the possible values", POLL_REMEDY);
+            None
+        }
+    };
+    if us.is_some() {
+        from.problem("poll", "says something else than poll_us", "keep poll or poll_us, not both");
+    }
+    word
 }
 
 /// Reads a class of priority, or whether there shall be one.
@@ -463,7 +492,7 @@ pub(crate) fn read_change(text: &str, change: &mut PoolChange) -> Vec<Problem> {
         let problem = format!("cannot be read: {}", error.message());
         return vec![Problem::new("", "", problem, "send a flat object")];
     }
-    let sheet = Sheet { text, ..Sheet::default() };
+    let sheet = Sheet::new(text);
     let mut from = Section::new(&sheet, String::new(), Some(table.get_ref()));
     let scheduler = read_scheduler(&mut from).map(Some);
     let profile = read_profile(&mut from).map(Some);
@@ -473,6 +502,8 @@ pub(crate) fn read_change(text: &str, change: &mut PoolChange) -> Vec<Problem> {
     change.depth = change.depth.or(depth);
     let governor = depth.map(|depth| depth.is_none());
     change.governor = change.governor.or(governor);
+    let poll = read_poll(&mut from);
+    change.poll = change.poll.or(poll);
     change.tunables = read_tunables(&mut from);
     change.limits = from.limits();
     change.capacity_iops = from.long_number("capacity_iops", 1..=RATE_MAX);

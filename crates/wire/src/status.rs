@@ -56,6 +56,9 @@ pub struct PoolStatus {
     /// What the governor has decided; none without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub governor: Option<GovernorStatus>,
+    /// How its worker looks for work before it sleeps; none if it may not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub polling: Option<PollingStatus>,
     /// Commands at the device now.
     pub in_flight: u32,
     /// Requests that the scheduler holds now.
@@ -77,6 +80,12 @@ pub struct PoolStatus {
     /// Requests answered for each entry into the kernel by the ring, the mean since the daemon
     /// started; 0 before the first.
     pub requests_per_system_call: f64,
+    /// Kicks of guests that the worker heard of, for each request: each is an exit of a guest.
+    #[serde(default)]
+    pub kicks_per_request: f64,
+    /// Interrupts of guests for each request.
+    #[serde(default)]
+    pub interrupts_per_request: f64,
     /// The trace that its requests are recorded in, if they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<TraceStatus>,
@@ -91,6 +100,33 @@ pub struct PoolStatus {
     pub limits: LimitStatus,
     /// Its disks, by name.
     pub disks: Vec<DiskStatus>,
+}
+
+/// How a pool's worker looks for work before it sleeps.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct PollingStatus {
+    /// The longest that it may look at a time.
+    pub most_us: u64,
+    /// While it waits for an answer of the device.
+    pub device: LooksStatus,
+    /// While it waits for a guest.
+    pub guest: LooksStatus,
+}
+
+/// What looking did for one kind of wait, since the daemon started.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct LooksStatus {
+    /// How long the next look lasts at most; 0 if there is none.
+    pub window_us: u64,
+    /// Times that it looked.
+    pub looks: u64,
+    /// Of these, those that found something before it slept.
+    pub paid: u64,
+    /// How long all of them took.
+    pub time_us: u64,
+    /// Times that it gave looking up for a while: too little was found, or somebody else wanted
+    /// the processor.
+    pub rests: u64,
 }
 
 /// How much of its depth a pool uses, as its governor has found out.
@@ -203,7 +239,13 @@ pub struct DiskStatus {
     pub bytes: u64,
     /// Requests answered with an error.
     pub errors: u64,
-    /// The same by kind.
+    /// Kicks of its guest that the worker heard of; several while it was busy are one.
+    #[serde(default)]
+    pub kicks: u64,
+    /// Interrupts of its guest.
+    #[serde(default)]
+    pub interrupts: u64,
+    /// Requests and bytes of reads.
     pub read: OpStatus,
     /// The same by kind.
     pub write: OpStatus,

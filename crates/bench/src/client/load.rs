@@ -168,6 +168,16 @@ impl Loader {
     ///
     /// What the socket reports; `TimedOut` if answers are missing.
     pub fn leave(mut self) -> io::Result<()> {
+        self.settle()?;
+        self.client.stop()
+    }
+
+    /// Waits for everything in flight.
+    ///
+    /// # Errors
+    ///
+    /// What the socket reports; `TimedOut` if answers are missing.
+    pub fn settle(&mut self) -> io::Result<()> {
         let patience = Duration::from_secs(60);
         while self.client.outstanding() > 0 {
             if self.client.next_completion().map_err(io::Error::other)?.is_none()
@@ -176,7 +186,7 @@ impl Loader {
                 return Err(io::ErrorKind::TimedOut.into());
             }
         }
-        self.client.stop()
+        Ok(())
     }
 
     fn next_io(&mut self) -> Io {

@@ -8,6 +8,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Client;
 
+/// Most clients that one thread waits for.
+const CLIENTS_MAX: usize = 64;
+/// Up to so many without allocating.
+const CLIENTS_FEW: usize = 16;
+/// Descriptors of each.
+const FDS: usize = 3;
+
 /// What ended a wait.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Wake {
@@ -29,13 +36,11 @@ pub enum Wake {
 ///
 /// # Panics
 ///
-/// Panics at no client at all and at more than 16.
+/// Panics at no client at all and at more than 64.
 pub fn wait_for<C>(clients: &mut [C], timeout: Duration) -> io::Result<(Wake, usize)>
 where
     C: AsMut<Client> + AsRef<Client>,
 {
-    const CLIENTS_MAX: usize = 16;
-    const FDS: usize = 3;
     assert!(clients.len() <= CLIENTS_MAX, "one thread drives at most {CLIENTS_MAX} clients");
     for (index, client) in clients.iter_mut().enumerate() {
         if client.as_mut().arm() {
@@ -43,8 +48,15 @@ where
         }
     }
     let stand_in = clients[0].as_ref().channel.socket();
-    let mut fds: [PollFd<'_>; FDS * CLIENTS_MAX] =
-        std::array::from_fn(|_slot| PollFd::from_borrowed_fd(stand_in, PollFlags::empty()));
+    let empty = || PollFd::from_borrowed_fd(stand_in, PollFlags::empty());
+    let (mut few, mut many): ([PollFd<'_>; FDS * CLIENTS_FEW], Vec<PollFd<'_>>);
+    let fds = if clients.len() <= CLIENTS_FEW {
+        few = std::array::from_fn(|_slot| empty());
+        &mut few[..FDS * clients.len()]
+    } else {
+        many = (0..FDS * clients.len()).map(|_slot| empty()).collect();
+        &mut many[..]
+    };
     for (three, client) in fds.chunks_mut(FDS).zip(clients.iter()) {
         let client = client.as_ref();
         three[0] = PollFd::new(&client.call, PollFlags::IN);
@@ -52,14 +64,14 @@ where
         three[2] = PollFd::from_borrowed_fd(client.channel.socket(), PollFlags::IN);
     }
     let timeout = Timespec::try_from(timeout).expect("timeouts are short");
-    match poll(&mut fds[..FDS * clients.len()], Some(&timeout)) {
+    match poll(fds, Some(&timeout)) {
         Ok(0) => return Ok((Wake::Timeout, 0)),
         Ok(_) => {}
         Err(rustix::io::Errno::INTR) => return Ok((Wake::Answers, 0)),
         Err(error) => return Err(error.into()),
     }
     let mut other = None;
-    for (index, three) in fds.chunks(FDS).take(clients.len()).enumerate() {
+    for (index, three) in fds.chunks(FDS).enumerate() {
         if !three[0].revents().is_empty() {
             drain(&clients[index].as_ref().call);
             return Ok((Wake::Answers, index));

@@ -581,3 +581,24 @@ fn a_guest_with_endless_chains_is_left_in_between() {
     }
     assert_eq!((popped, rounds), (128, 4));
 }
+
+#[test]
+fn a_guest_that_is_looked_at_is_not_asked_to_kick_until_the_worker_sleeps() {
+    let mut guest = Guest::new(16);
+    let mut vring = guest.vring();
+    assert!(!vring.enable_kicks() && !vring.has_offers());
+    assert_eq!(guest.avail_event(), 0, "the first chain is to kick");
+    vring.mute_kicks();
+    // A guest kicks when the event index is among those that it has passed: 0 is not.
+    let asks = |event: u16, old: u16, new: u16| {
+        new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
+    };
+    assert!(!asks(guest.avail_event(), 0, 1));
+    guest.chain(0, false);
+    guest.offer(0);
+    assert!(vring.has_offers());
+    pop_chain(&mut vring);
+    assert!(!vring.has_offers() && !asks(guest.avail_event(), 1, 16));
+    assert!(!vring.enable_kicks());
+    assert!(asks(guest.avail_event(), 1, 2));
+}
