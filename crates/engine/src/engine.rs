@@ -12,8 +12,8 @@ pub use control::Limited;
 use std::collections::VecDeque;
 
 use evenkeel_sched::{
-    Elevator, ElevatorConfig, Floors, Gate, GroupId, Nanos, NodeId, Op, Priority, QueueId,
-    Scheduler, Tag, Weight,
+    Elevator, ElevatorConfig, Floors, Gate, GroupId, IoReport, Nanos, NodeId, Op, Priority,
+    QueueId, Scheduler, Tag, Weight,
 };
 
 use crate::blame::{Aside, Blame};
@@ -421,6 +421,17 @@ impl Engine {
             raised: vm.raised,
             vm_service_sectors: self.served(disk.vm),
         }
+    }
+
+    /// Returns what a group and all below it requested and got, since the group was added; nothing
+    /// unless the elevator keeps books, as BFQ does. What was at the device when one elevator took
+    /// over from another is in nobody's books. Walks all groups and queues: not for every turn.
+    #[must_use]
+    pub fn group_stats(&self, group: GroupId) -> Option<IoReport> {
+        let group = self.groups.get(group);
+        let mut io = self.scheduler.group_stats(group.known_as)?.recursive;
+        io += group.earlier_io;
+        Some(io)
     }
 
     /// Panics if the state contradicts itself. For tests and the simulator.

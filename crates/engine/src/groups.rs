@@ -3,7 +3,7 @@
 //! The engine's names of groups outlive elevators; an elevator's names of the same groups are its
 //! own business.
 
-use evenkeel_sched::{GroupId, Weight};
+use evenkeel_sched::{GroupId, IoReport, Weight};
 
 use crate::classify::VmQueues;
 
@@ -19,11 +19,20 @@ pub(crate) struct Group {
     pub(crate) queues: VmQueues,
     /// Sectors that earlier elevators dispatched for it.
     pub(crate) earlier_sectors: u64,
+    /// What earlier elevators that kept books wrote down for it and all below.
+    pub(crate) earlier_io: IoReport,
 }
 
 impl Group {
     pub(crate) fn new(parent: GroupId, weight: Weight, known_as: GroupId) -> Self {
-        Self { parent, weight, known_as, queues: VmQueues::default(), earlier_sectors: 0 }
+        Self {
+            parent,
+            weight,
+            known_as,
+            queues: VmQueues::default(),
+            earlier_sectors: 0,
+            earlier_io: IoReport::default(),
+        }
     }
 }
 

@@ -46,6 +46,17 @@ pub struct IoReport {
     pub queued: u32,
 }
 
+impl AddAssign for IoReport {
+    fn add_assign(&mut self, other: Self) {
+        self.reads += other.reads;
+        self.writes += other.writes;
+        self.discards += other.discards;
+        self.sync += other.sync;
+        self.write_back += other.write_back;
+        self.queued += other.queued;
+    }
+}
+
 impl IoReport {
     /// Returns the sum over all kinds.
     #[must_use]

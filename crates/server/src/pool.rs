@@ -160,7 +160,7 @@ impl Pool {
         };
         self.schedule.fill(&mut status);
         if let Ok(figures) = self.worker.ask(|reply| Command::Snapshot { reply }) {
-            self.schedule.fill_weights(&mut status, &figures.weights);
+            self.schedule.fill_groups(&mut status, &figures);
             figures.fill(&mut status);
             self.schedule.fill_gate(&mut status, &figures.gate);
         }

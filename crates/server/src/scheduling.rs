@@ -13,6 +13,7 @@ use crate::command::{Explained, Schedule};
 use crate::config::{GroupNames, PoolPlan, blocks, depth, governs, polls};
 use crate::elevator::{check_elevator, elevator};
 use crate::limits::{self, Control, GateFigures};
+use crate::status::{self, PoolFigures};
 
 /// What the device says about scheduling.
 #[derive(Clone, Copy, Debug)]
@@ -101,19 +102,21 @@ impl Scheduling {
         status.responses = settings.responses.to_string();
     }
 
-    /// Adds the weights to the pool's document.
-    pub(crate) fn fill_weights(&self, status: &mut PoolStatus, weights: &[Weight]) {
+    /// Adds the groups, with their weights and books, to the pool's document.
+    pub(crate) fn fill_groups(&self, document: &mut PoolStatus, figures: &PoolFigures) {
+        let PoolFigures { weights, io, .. } = figures;
         let list = |names: &[(String, usize)]| {
             let named = names.iter().map(|(name, at)| GroupStatus {
                 name: name.clone(),
                 weight: weights.get(*at).map_or(0, |weight| u32::from(weight.value())),
+                io: io.get(*at).and_then(Option::as_ref).map(status::io),
                 ..GroupStatus::default()
             });
             named.collect()
         };
-        status.groups = list(&self.names.groups);
-        status.vms = list(&self.names.vms);
-        limits::fill_settings(&self.lock(), status);
+        document.groups = list(&self.names.groups);
+        document.vms = list(&self.names.vms);
+        limits::fill_settings(&self.lock(), document);
     }
 
     /// Adds what limits held up to the pool's document; its groups are known.

@@ -3,10 +3,10 @@
 use evenkeel_engine::{
     BlockFigures, DiskReport, FlightLimit, GovernorReport, HelpReport, Precedence, SECTOR_BYTES,
 };
-use evenkeel_sched::{Nanos, Weight};
+use evenkeel_sched::{IoReport, IoStats, Nanos, Weight};
 use evenkeel_wire::status::{
-    DiskStatus, FlightStatus, GovernorStatus, HelpStatus, Latency, LooksStatus, OpStatus,
-    PollingStatus, PoolStatus, PrecedenceStatus,
+    DiskStatus, FlightStatus, GovernorStatus, HelpStatus, IoKindStatus, IoStatus, Latency,
+    LooksStatus, OpStatus, PollingStatus, PoolStatus, PrecedenceStatus,
 };
 
 use crate::agents;
@@ -33,6 +33,9 @@ pub(crate) struct PoolFigures {
     pub(crate) system_calls: u64,
     /// By position in the pool's list of groups.
     pub(crate) weights: Vec<Weight>,
+    /// The scheduler's books, if it keeps any: of each group in the same order, and of the pool.
+    pub(crate) io: Vec<Option<IoReport>>,
+    pub(crate) pool_io: Option<IoReport>,
     /// What limits held up.
     pub(crate) gate: GateFigures,
     /// By disk index.
@@ -60,6 +63,7 @@ impl PoolFigures {
         status.waiting = self.waiting;
         status.governor = self.governor.as_ref().map(governor);
         status.polling = polling(&self.polling);
+        status.io = self.pool_io.as_ref().map(io);
         for (disk, figures) in status.disks.iter_mut().zip(&self.disks) {
             figures.fill(disk);
         }
@@ -125,6 +129,26 @@ impl DiskFigures {
         status.help = self.help.as_ref().map(help);
         status.queue_time = latency(&report.queue_time);
         status.service_time = latency(&report.service_time);
+    }
+}
+
+/// Writes the scheduler's books of a group down as the API tells them.
+pub(crate) fn io(report: &IoReport) -> IoStatus {
+    let kind = |stats: IoStats| IoKindStatus {
+        serviced: stats.serviced,
+        service_bytes: stats.sectors * SECTOR_BYTES,
+        merged: stats.merged,
+        wait_time_us: stats.wait_time.as_micros(),
+        service_time_us: stats.service_time.as_micros(),
+    };
+    IoStatus {
+        read: kind(report.reads),
+        write: kind(report.writes),
+        discard: kind(report.discards),
+        sync: kind(report.sync),
+        write_back: kind(report.write_back),
+        total: kind(report.total()),
+        queued: report.queued,
     }
 }
 

@@ -98,6 +98,9 @@ pub struct PoolStatus {
     /// Limits of everything together.
     #[serde(default)]
     pub limits: LimitStatus,
+    /// The books of everything together, if the scheduler keeps any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub io: Option<IoStatus>,
     /// Its disks, by name.
     pub disks: Vec<DiskStatus>,
 }
@@ -190,6 +193,45 @@ pub struct GroupStatus {
     /// Its limits and its reservation.
     #[serde(default)]
     pub limits: LimitStatus,
+    /// What it and all below it requested and got since the daemon started; absent unless the
+    /// scheduler keeps books, as `bfq` does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub io: Option<IoStatus>,
+}
+
+/// The books of a group, as Linux keeps them for a control group in its files `bfq.io_*`.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct IoStatus {
+    /// Reads.
+    pub read: IoKindStatus,
+    /// Writes.
+    pub write: IoKindStatus,
+    /// Discards, and writes of zeroes.
+    pub discard: IoKindStatus,
+    /// Those of all these that somebody waits for.
+    pub sync: IoKindStatus,
+    /// The others: write-back.
+    #[serde(rename = "async")]
+    pub write_back: IoKindStatus,
+    /// All together.
+    pub total: IoKindStatus,
+    /// Requests that wait now.
+    pub queued: u32,
+}
+
+/// Requests of one kind.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct IoKindStatus {
+    /// Requests that the device has answered, those that were merged counted once.
+    pub serviced: u64,
+    /// Bytes that they moved.
+    pub service_bytes: u64,
+    /// Requests that were merged into others.
+    pub merged: u64,
+    /// From the scheduler to the device, the sum over all requests.
+    pub wait_time_us: u64,
+    /// From the device to its answer, the sum over all requests.
+    pub service_time_us: u64,
 }
 
 /// Limits and reservations, and what they did since the daemon started.

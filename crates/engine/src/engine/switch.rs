@@ -1,8 +1,9 @@
 //! Another elevator, or other tunables, while requests wait and while they are at the device.
 
-use evenkeel_sched::{Elevator, ElevatorConfig, Nanos, Scheduler as _, Tag};
+use evenkeel_sched::{Elevator, ElevatorConfig, GroupId, IoReport, Nanos, Scheduler as _, Tag};
 
 use super::Engine;
+use crate::groups::Group;
 use crate::slots::{Carried, Place};
 
 impl Engine {
@@ -67,10 +68,17 @@ impl Engine {
     }
 
     fn hand_over_groups(&mut self, now: Nanos, old: &Elevator) {
+        let note = |group: &mut Group| {
+            if let Some(stats) = old.group_stats(group.known_as) {
+                group.earlier_io += IoReport { queued: 0, ..stats.recursive };
+            }
+        };
+        note(self.groups.get_mut(GroupId::ROOT));
         for id in self.groups.top_down() {
             let parent = self.groups.get(self.groups.get(id).parent).known_as;
             let group = self.groups.get_mut(id);
             group.earlier_sectors += old.group_report(group.known_as).service_sectors;
+            note(group);
             group.known_as = self.scheduler.add_group(now, parent, group.weight);
             group.queues.forget();
         }

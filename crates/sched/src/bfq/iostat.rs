@@ -62,7 +62,10 @@ impl Bfq {
             let counted = self.queues.iter().filter(|queue| queue.used && is_counted(queue.group));
             counted.map(|queue| queue.list.len()).sum()
         };
-        let is_below = |at: u32| self.is_within(at, group);
+        // Most groups have none below them; they are many.
+        let is_parent = self.groups.iter().any(|other| other.used && other.parent == group.0);
+        let is_parent = is_parent || group == GroupId::ROOT;
+        let is_below = |at: u32| at == group.0 || (is_parent && self.is_within(at, group));
         let mut all = Books::default();
         for at in (0..).take(self.groups.len()) {
             if self.groups[at as usize].used && is_below(at) {

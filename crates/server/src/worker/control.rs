@@ -125,6 +125,8 @@ impl Worker {
             precedence: self.engine.precedence_figures(),
             system_calls: self.ring.system_calls(),
             weights: self.groups.iter().map(|&(_, weight)| weight).collect(),
+            io: self.groups.iter().map(|&(group, _)| self.engine.group_stats(group)).collect(),
+            pool_io: self.engine.group_stats(GroupId::ROOT),
             gate: GateFigures::of(&self.engine, now, &self.group_names(), self.disks.len()),
             disks: disks.collect(),
         }
