@@ -3,7 +3,7 @@
 
 mod bfq_world;
 
-use bfq_world::{Random, cases};
+use bfq_world::{Random, for_many_seeds};
 use evenkeel_sched::{
     Bfq, BfqTunables, Class, GroupId, MergeLimits, Nanos, Next, Op, Priority, QueueId, Queueing,
     Request, Scheduler, Tag, Weight,
@@ -211,21 +211,19 @@ impl History {
 
 #[test]
 fn random_histories_lose_nothing_and_never_get_stuck() {
-    for seed in 0..cases(10_000) {
-        println!("seed {seed}");
+    for_many_seeds(10_000, |seed| {
         let mut history = History::new(seed);
         for _ in 0..120 {
             history.step();
             history.bfq.check_invariants();
         }
         history.drain();
-    }
+    });
 }
 
 #[test]
 fn the_same_history_gives_the_same_order() {
-    for seed in 0..cases(10_000) {
-        println!("seed {seed}");
+    for_many_seeds(10_000, |seed| {
         let mut twins = [History::new(seed), History::new(seed)];
         for _ in 0..100 {
             for twin in &mut twins {
@@ -233,5 +231,5 @@ fn the_same_history_gives_the_same_order() {
             }
             assert_eq!(twins[0].in_flight, twins[1].in_flight, "B13");
         }
-    }
+    });
 }

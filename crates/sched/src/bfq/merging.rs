@@ -36,7 +36,7 @@ const TOO_LATE: Nanos = Nanos::from_millis(100);
 /// Queues created within this time of each other belong to one burst.
 const BURST: Nanos = Nanos::from_millis(180);
 /// A burst is merged after so long, unless its queues prove sequential.
-const PROBATION: Nanos = Nanos::from_millis(600);
+pub(super) const PROBATION: Nanos = Nanos::from_millis(600);
 
 /// One who inserts requests.
 #[derive(Clone, Debug)]

@@ -434,10 +434,97 @@ fn check_windows(passed: &[&Passed], limits: &Limits) {
     }
 }
 
+/// T8.2.
 #[test]
 fn in_every_window_every_limit_holds_and_nothing_is_lost() {
-    for seed in 0..u64::from(crate::testing::cases(10_000)) {
-        let outcome = std::panic::catch_unwind(|| history(seed));
-        assert!(outcome.is_ok(), "seed {seed}");
+    crate::testing::for_many_seeds(10_000, history);
+}
+
+/// How many requests of a client wait while it is awake: more than are late at once, since no
+/// request is due before it came.
+const WAITING: usize = 10;
+
+/// A client of a device that serves one request after the other.
+struct Client {
+    node: NodeId,
+    reserved: u64,
+    /// Since when it waits without a pause; none while it sleeps.
+    since: Option<Nanos>,
+    /// When requests went because they were due, since then.
+    due: Vec<Nanos>,
+}
+
+/// T8.1: while it waits, what is due to a client is served at its rate, a request late at most, and
+/// a service time for each client: who is due goes in the order of tags, so one request of each may
+/// be in the way, and one that was not due. T8.7: not more than that, however long it slept. T8.5: somebody is overdue
+/// exactly when the next one is due.
+fn reserved_history(seed: u64) {
+    let mut random = Random::new(seed);
+    let service = Nanos(MS + random.below(9 * MS));
+    let mut left = 1_000_000_000 / service.0;
+    let mut floors = Floors::new();
+    let mut clients = Vec::new();
+    for index in 1..=2 + u32::try_from(random.below(4)).unwrap() {
+        let node = NodeId(index);
+        floors.add(node, NodeId::ROOT);
+        let reserved = random.below(left + 1);
+        left -= reserved;
+        floors.set(node, Reservation { ops: reserved, ..Reservation::default() });
+        clients.push(Client { node, reserved, since: None, due: Vec::new() });
     }
+    let mut now = START;
+    // The owners of the requests that wait, oldest first.
+    let mut waiting: Vec<(usize, Tag)> = Vec::new();
+    let mut tags = 0;
+    for _ in 0..200 {
+        let at = below(&mut random, clients.len());
+        let sleeps = random.below(8) == 0;
+        for (index, client) in clients.iter_mut().enumerate() {
+            if index == at && sleeps != client.since.is_none() {
+                client.since = (!sleeps).then_some(now);
+                client.due.clear();
+            }
+            let own = waiting.iter().filter(|(owner, _)| *owner == index).count();
+            for _ in own..if client.since.is_some() { WAITING } else { 0 } {
+                floors.enter(now, client.node, &read(tags, 8));
+                waiting.push((index, Tag(tags)));
+                tags += 1;
+            }
+        }
+        let overdue = floors.overdue(now);
+        assert_eq!(overdue.is_some(), floors.next_due().is_some_and(|due| due <= now), "T8.5");
+        let any = |random: &mut Random| waiting.get(below(random, waiting.len().max(1))).copied();
+        let Some(tag) = overdue.or_else(|| any(&mut random).map(|(_, tag)| tag)) else {
+            now += service;
+            continue;
+        };
+        let owner = waiting.iter().position(|(_, waits)| *waits == tag).unwrap();
+        let (owner, _) = waiting.remove(owner);
+        floors.leave(now, tag, overdue.is_some());
+        floors.check_invariants();
+        if overdue.is_some() {
+            clients[owner].due.push(now);
+        }
+        now += service;
+        let latest = Nanos(service.0 * (clients.len() as u64 + 1));
+        clients.iter().for_each(|client| check_reserved(client, now, latest));
+    }
+}
+
+/// `latest`: by how much a request may be late.
+fn check_reserved(client: &Client, now: Nanos, latest: Nanos) {
+    let Some(since) = client.since else { return };
+    let earned = |span: Nanos| client.reserved * span.0 / 1_000_000_000;
+    let served = u64::try_from(client.due.len()).unwrap();
+    let due = earned(now.since(since + latest));
+    assert!(served + 1 >= due, "T8.1: {served} of {due}");
+    for (first, begin) in client.due.iter().enumerate() {
+        let here = u64::try_from(client.due.len() - first).unwrap();
+        assert!(here <= earned(now.since(*begin) + latest) + 2, "T8.7: {here}");
+    }
+}
+
+#[test]
+fn reservations_are_kept_while_somebody_waits_and_collected_by_nobody_who_sleeps() {
+    crate::testing::for_many_seeds(10_000, reserved_history);
 }

@@ -34,10 +34,24 @@ impl Random {
     }
 }
 
-/// Returns how many random cases a test tries: `EVENKEEL_CASES`, or as many as it asks for.
-pub(crate) fn cases(usual: u64) -> u64 {
-    let number = std::env::var("EVENKEEL_CASES").ok();
-    number.map_or(usual, |number| number.parse().expect("EVENKEEL_CASES is a number"))
+/// Runs `case` for many seeds. `EVENKEEL_SEED` and `EVENKEEL_CASES` choose other ones; a failing seed
+/// is printed, so that `EVENKEEL_SEED=... EVENKEEL_CASES=1` repeats it alone.
+pub(crate) fn for_many_seeds(cases: u64, mut case: impl FnMut(u64)) {
+    struct Story(u64);
+    impl Drop for Story {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                eprintln!("repeat with EVENKEEL_SEED={} EVENKEEL_CASES=1", self.0);
+            }
+        }
+    }
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse().expect(name));
+    let first = number("EVENKEEL_SEED").unwrap_or(0_u64);
+    for seed in first..first + number("EVENKEEL_CASES").unwrap_or(cases) {
+        let story = Story(seed);
+        case(seed);
+        drop(story);
+    }
 }
 
 /// How long the device takes.

@@ -143,6 +143,38 @@ fn who_thinks_longer_than_the_wait_is_not_waited_for() {
     }
 }
 
+/// T4.2, T4.3: one sample decides whether somebody is waited for, and its next request ends the wait.
+#[test]
+fn who_thinks_for_as_long_as_the_wait_at_most_is_waited_for_until_it_comes() {
+    for_many_seeds(10_000, |seed| {
+        let mut random = Random::new(seed);
+        let mut desk = Desk::new(AnticipatoryTunables::default());
+        let (thinker, other) = (desk.queue(), desk.queue());
+        let think = Nanos::from_micros(random.below(20_000));
+        // Not near its mean, which has but eight bits.
+        if think.0.abs_diff(ANTIC_EXPIRE.0) < ANTIC_EXPIRE.0 / 32 {
+            return;
+        }
+        let first = random.below(FAR / 2);
+        for place in [0, 8] {
+            let tag = desk.read(thinker, first + place);
+            desk.serve(tag);
+            desk.pass(if place == 0 { think } else { Nanos::ZERO });
+        }
+        let far = desk.read(other, FAR + random.below(FAR));
+        let next = desk.next();
+        if think > ANTIC_EXPIRE {
+            assert_eq!(next, Next::Request(far), "T4.3: {think:?}");
+            return;
+        }
+        assert_eq!(next, Next::NotBefore(desk.now + ANTIC_EXPIRE), "{think:?}");
+        desk.pass(Nanos(random.below(ANTIC_EXPIRE.0)));
+        // The sweep may choose the other one.
+        desk.read(thinker, random.below(FAR));
+        assert!(matches!(desk.next(), Next::Request(_)), "T4.2");
+    });
+}
+
 #[test]
 fn issuers_that_always_end_teach_not_to_wait_for_strangers() {
     let mut desk = Desk::new(AnticipatoryTunables::default());

@@ -9,13 +9,13 @@ const NOW: Nanos = Nanos::ORIGIN;
 const MS: Nanos = Nanos::from_millis(1);
 
 /// A queue that always has requests, as many as it may.
-struct Load {
+pub(crate) struct Load {
     queue: QueueId,
     sync: bool,
     /// What one of its requests takes at the device.
-    service: Nanos,
+    pub(crate) service: Nanos,
     pos: u64,
-    waiting: u32,
+    pub(crate) waiting: u32,
     /// Time that it was served.
     used: Nanos,
     served: u64,
@@ -25,12 +25,12 @@ struct Load {
 }
 
 /// An elevator over a device that does one request at a time.
-struct World {
+pub(crate) struct World {
     elevator: Elevator,
-    now: Nanos,
-    loads: Vec<Load>,
+    pub(crate) now: Nanos,
+    pub(crate) loads: Vec<Load>,
     /// Per tag the load that it belongs to.
-    owners: Vec<usize>,
+    pub(crate) owners: Vec<usize>,
     free: Vec<Tag>,
 }
 
@@ -39,7 +39,7 @@ const fn level(level: u8) -> Priority {
 }
 
 impl World {
-    fn new(tunables: CfqTunables, rotational: bool) -> Self {
+    pub(crate) fn new(tunables: CfqTunables, rotational: bool) -> Self {
         let config = ElevatorConfig {
             kind: Kind::Cfq,
             cfq: tunables,
@@ -55,7 +55,7 @@ impl World {
         self.elevator.add_group(self.now, parent, Weight::new(weight).unwrap())
     }
 
-    fn queue(&mut self, group: GroupId, priority: Priority, sync: bool) -> usize {
+    pub(crate) fn queue(&mut self, group: GroupId, priority: Priority, sync: bool) -> usize {
         let queue = self.elevator.add_queue(self.now, group, priority, sync);
         let pos = (self.loads.len() as u64 + 1) << 30;
         self.loads.push(Load {
@@ -90,11 +90,11 @@ impl World {
         tag
     }
 
-    fn enqueue(&mut self, index: usize) {
+    pub(crate) fn enqueue(&mut self, index: usize) {
         self.put(index);
     }
 
-    fn next(&mut self) -> Next {
+    pub(crate) fn next(&mut self) -> Next {
         let next = self.elevator.dispatch(self.now);
         self.elevator.check_invariants();
         if let Next::Request(tag) = next {
@@ -103,7 +103,7 @@ impl World {
         next
     }
 
-    fn complete(&mut self, tag: Tag) {
+    pub(crate) fn complete(&mut self, tag: Tag) {
         self.elevator.complete(self.now, tag);
         self.free.push(tag);
     }
@@ -130,7 +130,7 @@ impl World {
     }
 
     /// Lets all loads compete for a while.
-    fn run(&mut self, span: Nanos) {
+    pub(crate) fn run(&mut self, span: Nanos) {
         let end = self.now + span;
         while self.now < end {
             for index in 0..self.loads.len() {
@@ -143,7 +143,7 @@ impl World {
     }
 
     /// Returns the time that each load was served, in milliseconds.
-    fn used_ms(&self) -> Vec<u64> {
+    pub(crate) fn used_ms(&self) -> Vec<u64> {
         self.loads.iter().map(|load| load.used.as_millis()).collect()
     }
 }

@@ -3,6 +3,7 @@
 
 mod anticipatory;
 mod cfq;
+mod cfq_random;
 mod conservation;
 mod deadline;
 mod kyber;

@@ -5,6 +5,7 @@ use std::string::String;
 
 use super::*;
 use crate::bfq::NOBODY;
+use crate::bfq::merging::PROBATION;
 
 fn merging(setup: Setup, stable_merge: bool) -> Setup {
     let tunables = BfqTunables { merge_queues: true, stable_merge, ..setup.tunables };
@@ -175,26 +176,34 @@ fn a_burst_of_creations_is_one_queue_for_ever_on_flash() {
     assert_ne!(world.route(queues[0]), world.route(queues[1]), "unless it is off");
 }
 
-#[test]
-fn on_a_disk_a_burst_is_merged_after_a_probation() {
+/// Lets the second of two queues that were created together on a disk read for a second, each
+/// time `far` from where it stopped, after so many milliseconds; returns whether it still has a
+/// queue of its own then.
+fn stays_alone(far: u64, think_ms: u32) -> bool {
     let tunables = BfqTunables { stable_merge: true, low_latency: false, ..BfqTunables::default() };
     let (mut world, queues) = created(tunables, true, &[0, 1]);
-    let insert = |world: &mut World, at: usize, pos: u64| {
+    let (created, mut pos) = (world.now, 0);
+    let is_alone = |world: &World| world.route(queues[0]) != world.route(queues[1]);
+    while world.now < created + Nanos::from_secs(1) {
+        let is_early = world.now <= created + PROBATION;
         let tag = world.free.pop().unwrap();
-        let (op, queue) = (Op::Read, queues[at]);
+        let (op, queue) = (Op::Read, queues[1]);
         let request = Request { tag, queue, op, pos, nr_sectors: 8, segments: 1, sync: true };
         world.bfq.insert(world.now, request);
-    };
-    // Seeky, so it is not left alone as a good sequential reader.
-    for step in 0..32 {
-        insert(&mut world, 1, step % 2 * 1_000_000 + step * 8);
-        for step in [Step::Dispatch, Step::Pass(10_000), Step::Complete(0)] {
+        assert!(is_alone(&world) || !is_early, "during its probation it is");
+        for step in [Step::Dispatch, Step::Pass(1_000), Step::Complete(0)] {
             world.step(step, &mut |_, _, _| ());
         }
+        world.bfq.check_invariants();
+        world.step(Step::Pass(1_000 * think_ms), &mut |_, _, _| ());
+        pos = (pos + 8 + far) % 1_000_000_000;
     }
-    assert_ne!(world.route(queues[0]), world.route(queues[1]));
-    world.now += Nanos::from_millis(300);
-    insert(&mut world, 1, 0);
-    assert_eq!(world.route(queues[0]), world.route(queues[1]));
-    world.bfq.check_invariants();
+    is_alone(&world)
+}
+
+#[test]
+fn on_a_disk_a_burst_is_merged_after_a_probation_unless_a_queue_reads_in_order_without_pauses() {
+    assert!(stays_alone(0, 0), "waiting for it pays");
+    assert!(!stays_alone(1_000_000, 0), "it seeks");
+    assert!(!stays_alone(0, 20), "it pauses");
 }

@@ -103,25 +103,90 @@ proptest! {
     }
 }
 
-/// P7.
-#[test]
-fn raised_queues_and_write_back_never_pay_for_time() {
-    for (sync, raised, pays) in [(true, false, true), (true, true, false), (false, false, false)] {
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(cases(10_000)))]
+
+    /// P7.
+    #[test]
+    fn raised_queues_and_write_back_never_pay_for_time(
+        sync: bool,
+        raised: bool,
+        rotational: bool,
+        kernel_compat: bool,
+        span_us in 0..400_000_u64,
+        nr_sectors in 1..1024_u32,
+        timed_out: bool,
+    ) {
         let now = Nanos::ORIGIN + Nanos::from_secs(9);
-        let tunables = BfqTunables { low_latency: raised, ..BfqTunables::default() };
-        let merge = MergeLimits::default();
-        let mut bfq = Bfq::new(Nanos::ORIGIN, tunables, merge, true);
+        let tunables =
+            BfqTunables { low_latency: raised, kernel_compat, ..BfqTunables::default() };
+        let mut bfq = Bfq::new(Nanos::ORIGIN, tunables, MergeLimits::default(), rotational);
         let queue = bfq.add_queue(now, GroupId::ROOT, Priority::default(), sync);
         let (tag, op) = (Tag(0), if sync { Op::Read } else { Op::Write });
-        let request = Request { tag, queue, op, pos: 64, nr_sectors: 8, segments: 1, sync };
+        let request = Request { tag, queue, op, pos: 64, nr_sectors, segments: 1, sync };
         bfq.insert(now, request);
         assert_eq!(bfq.dispatch(now), Next::Request(tag));
         let id = bfq.holder.expect("it was served");
-        assert_eq!(bfq.queues[id as usize].raise.is_on(), raised);
+        assert_eq!(bfq.queues[id as usize].raise.is_on(), raised && sync);
         let node = bfq.queues[id as usize].node;
         let before = bfq.engine.service(node);
-        // 8 sectors in 100 ms are slow on any device.
-        bfq.charge_time(id, ExpireReason::BudgetTimeout, Nanos::from_millis(100));
-        assert_eq!(bfq.engine.service(node) > before, pays, "sync {sync}, raised {raised}");
+        let reason =
+            if timed_out { ExpireReason::BudgetTimeout } else { ExpireReason::NoMoreRequests };
+        bfq.charge_time(id, reason, Nanos::from_micros(span_us));
+        let paid = bfq.engine.service(node) - before;
+        assert!(paid == 0 || (sync && !raised), "sync {sync}, raised {raised}: {paid}");
+        // At most 1024 sectors in 100 ms or more are slow on any device.
+        let is_slow = sync && !raised && span_us >= 100_000;
+        assert!(paid > 0 || !is_slow, "it was slow");
+    }
+
+    /// P6: who seeks pays for its time, so that all get equal time, up to a slot.
+    #[test]
+    fn slow_queues_share_time_equally(costs_us in prop::collection::vec(4_000..20_000_u64, 2..5)) {
+        let tunables = BfqTunables { low_latency: false, ..BfqTunables::default() };
+        let merge = MergeLimits { max_sectors: 1, max_segments: 1 };
+        let mut now = Nanos::ORIGIN;
+        let mut bfq = Bfq::new(now, tunables, merge, true);
+        let queues: Vec<_> = costs_us
+            .iter()
+            .map(|_| {
+                let group = bfq.add_group(now, GroupId::ROOT, Weight::default());
+                bfq.add_queue(now, group, Priority::default(), true)
+            })
+            .collect();
+        let mut far = 0;
+        let mut insert = |bfq: &mut Bfq, now: Nanos, tag: u32| {
+            far = (far + 1_234_577) % 100_000_000;
+            let (queue, tag, op) = (queues[tag as usize / 2], Tag(tag), Op::Read);
+            let request =
+                Request { tag, queue, op, pos: far, nr_sectors: 8, segments: 1, sync: true };
+            bfq.insert(now, request);
+        };
+        for tag in 0..2 * u32::try_from(queues.len()).unwrap() {
+            insert(&mut bfq, now, tag);
+        }
+        // The first request of a slot is the way to the queue's area: nobody's time.
+        let (mut used, mut last) = (std::vec![Nanos::ZERO; queues.len()], usize::MAX);
+        let mut changes = 0;
+        while now < Nanos::ORIGIN + Nanos::from_secs(3) {
+            let Next::Request(tag) = bfq.dispatch(now) else { unreachable!("all have requests") };
+            let client = tag.0 as usize / 2;
+            let took = Nanos::from_micros(costs_us[client]);
+            now += took;
+            if core::mem::replace(&mut last, client) == client {
+                used[client] += took;
+            } else {
+                changes += 1;
+            }
+            bfq.complete(now, tag);
+            insert(&mut bfq, now, tag.0);
+        }
+        let slots = changes / queues.len() as u64 + 1;
+        let share = Nanos(used.iter().map(|used| used.0).sum::<u64>() / queues.len() as u64);
+        // A slot may exceed its time by a request, for which nobody pays more.
+        let slot = tunables.timeout_sync + Nanos(slots * 1_000 * costs_us.iter().max().unwrap());
+        for &used in &used {
+            prop_assert!(used.0.abs_diff(share.0) <= slot.0, "{:?} of {:?}", used, share);
+        }
     }
 }
