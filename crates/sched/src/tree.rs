@@ -161,7 +161,21 @@ impl Tree {
     /// # Panics
     ///
     /// Panics if the node is in a tree already.
+    #[inline]
     pub(crate) fn insert<N: Nodes + ?Sized>(&mut self, nodes: &mut N, index: u32) {
+        if self.root != NIL {
+            return self.insert_among(nodes, index);
+        }
+        // Of the trees of all groups most have no node, or one.
+        assert!(!nodes.links(index).is_linked(), "a node enters a tree once");
+        *nodes.links_mut(index) = Links { parent: NIL, children: [NIL; 2], lean: EVEN };
+        if N::AUGMENTED {
+            nodes.refresh(index);
+        }
+        self.root = index;
+    }
+
+    fn insert_among<N: Nodes + ?Sized>(&mut self, nodes: &mut N, index: u32) {
         let gap = self.gap(nodes, |other| !nodes.before(index, other));
         self.insert_at(nodes, gap, index);
     }
@@ -195,9 +209,19 @@ impl Tree {
     /// # Panics
     ///
     /// Panics if the node is in no tree. It must be in this one.
+    #[inline]
     pub(crate) fn remove<N: Nodes + ?Sized>(&mut self, nodes: &mut N, index: u32) {
         let gone = *nodes.links(index);
         assert!(gone.is_linked(), "a node leaves the tree that it is in");
+        if self.root == index && gone.children == [NIL; 2] {
+            self.root = NIL;
+            *nodes.links_mut(index) = Links::DETACHED;
+        } else {
+            self.remove_from_among(nodes, index, gone);
+        }
+    }
+
+    fn remove_from_among<N: Nodes + ?Sized>(&mut self, nodes: &mut N, index: u32, gone: Links) {
         let [left, right] = gone.children;
         // Where the tree became lower: below this node, on this side.
         let (lowest, side);

@@ -29,6 +29,10 @@ impl Bfq {
         assert_eq!(waiting, self.table.waiting(), "B1: what waits, waits in a queue");
         let in_flight: u32 = self.used().map(|queue| queue.in_flight).sum();
         assert_eq!(in_flight, self.table.in_flight(), "B1: what is in flight has a queue");
+        if self.is_full {
+            let next = self.holder.and_then(|holder| self.queues[holder as usize].next);
+            assert!(next.is_some_and(|tag| self.device_is_full(tag)), "it is still full");
+        }
         for class in [Class::RealTime, Class::BestEffort, Class::Idle] {
             let busy = self.used().filter(|queue| queue.busy && queue.class == class).count();
             assert_eq!(busy, self.busy[class as usize] as usize, "B2");

@@ -17,6 +17,9 @@ impl Bfq {
         };
         assert!(id != NOBODY, "nobody inserts into a removed queue");
         request.queue = QueueId(id);
+        if self.holder == Some(id) {
+            self.is_full = false;
+        }
         let request = &request;
         let queue = &mut self.queues[id as usize];
         let was_empty = queue.is_empty();
@@ -262,6 +265,7 @@ impl Bfq {
 
     pub(super) fn finish(&mut self, now: Nanos, tag: Tag) {
         self.observe_depth();
+        self.is_full = false;
         let record = self.table.complete(tag);
         let id = record.queue.0;
         let (sent, marks) = (Nanos(record.fifo_time.0 >> MARK_BITS), record.fifo_time.0);

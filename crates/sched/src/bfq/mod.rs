@@ -261,6 +261,9 @@ pub struct Bfq {
     last_position: u64,
     /// Sectors of all requests at the device.
     device_sectors: u64,
+    /// Whether the device is known to be full for the queue in service, whatever comes to others.
+    /// Whatever changes the queue or what is at the device forgets it.
+    is_full: bool,
     /// Writes at the device that somebody waits for, and write-back.
     writes_at_device: [u32; 2],
     /// Most requests at the device; zero if unknown.
@@ -312,6 +315,7 @@ impl Bfq {
             last_completion: now,
             last_position: 0,
             device_sectors: 0,
+            is_full: false,
             writes_at_device: [0; 2],
             depth: 0,
         }
@@ -472,6 +476,7 @@ impl Scheduler for Bfq {
 
     fn set_urgency(&mut self, now: Nanos, queue: QueueId, urgency: Urgency) {
         let now = self.inside(now);
+        self.is_full = false;
         self.urge_issuer(now, queue.0, urgency);
     }
 

@@ -44,7 +44,12 @@ impl Bfq {
         }
     }
 
+    #[inline]
     pub(super) fn choose_next(&mut self, now: Nanos) -> Next {
+        if self.is_full && now < self.slot.ends { Next::Empty } else { self.look_for_next(now) }
+    }
+
+    fn look_for_next(&mut self, now: Nanos) -> Next {
         self.end_overdue_wait(now);
         self.slot.is_wasteful |= self.slot.wasteful_from.take_if(|at| now >= *at).is_some();
         if self.busy_total() == 0 || (self.tunables.strict_guarantees && self.table.in_flight() > 0)
@@ -130,7 +135,11 @@ impl Bfq {
             let spent = self.engine.service(queue.node);
             return if spent + self.charge(id, tag) > self.engine.budget(queue.node) {
                 Verdict::Expire(ExpireReason::BudgetExhausted)
-            } else if self.device_is_full(tag) || self.lacks_place(tag) {
+            } else if self.device_is_full(tag) {
+                // What write-back costs depends on others, too.
+                self.is_full = queue.sync;
+                Verdict::Wait(Next::Empty)
+            } else if self.lacks_place(tag) {
                 Verdict::Wait(Next::Empty)
             } else {
                 Verdict::Serve(tag)
@@ -186,6 +195,7 @@ impl Bfq {
     // Inside `send`, which is on the way of every request, a call would cost a tenth of it.
     #[inline(always)]
     pub(super) fn start(&mut self, now: Nanos, id: u32, tag: Tag, cost: u64) {
+        self.is_full = false;
         let record = self.table.get(tag);
         let (pos, end, nr_sectors) = (record.pos, record.end(), record.nr_sectors);
         let (flavour, waited) = (record.flavour, now.since(record.fifo_time));
@@ -236,6 +246,7 @@ impl Bfq {
     /// anew or lets it go.
     pub(super) fn expire(&mut self, now: Nanos, reason: ExpireReason) {
         let id = self.holder.take().expect("somebody holds the device");
+        self.is_full = false;
         // Time spent waiting for a queue is no time in which it was slow.
         let end = if self.slot.end_wait() { self.slot.idle_began } else { now };
         let span = self.exclusive_time(id, end);

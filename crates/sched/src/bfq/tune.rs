@@ -26,6 +26,7 @@ impl Bfq {
         let now = self.inside(now);
         let before = core::mem::replace(&mut self.tunables, tunables.in_force());
         let after = self.tunables;
+        self.is_full = false;
         self.back_seek = after.back_seek();
         if after.kernel_compat != before.kernel_compat {
             self.change_rules(Rules::new(after.kernel_compat));

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use super::entity::{Arena, Entity, Place, Sched, ServiceTree};
 use super::vtime::Vtime;
 use super::{Node, ROOT, Wf2q};
-use crate::tree::{NIL, successor};
+use crate::tree::{NIL, some, successor};
 
 impl Wf2q {
     /// Returns the raise asked for.
@@ -83,6 +83,7 @@ impl ServiceTree {
         let count = |place| members.iter().filter(|entity| entity.place == place).count();
         assert_eq!(self.active.check(arena) as usize, count(Place::Active), "E3, E7");
         assert_eq!(self.idle.check(arena) as usize, count(Place::Idle), "E3, E7");
+        assert_eq!(self.idle.first(arena), some(self.first_idle), "the first is known");
         let mut at = self.active.first(arena);
         let mut least: Option<Vtime> = None;
         while let Some(node) = at {

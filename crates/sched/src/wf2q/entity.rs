@@ -179,23 +179,38 @@ impl Nodes for Idle<'_> {
 }
 
 /// The competition among the children of one group that belong to one class.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct ServiceTree {
     pub(super) active: Tree,
     pub(super) idle: Tree,
+    /// The first in `idle`, or [`NIL`]: it is looked at whenever virtual time moves.
+    pub(super) first_idle: Node,
     pub(super) vtime: Vtime,
     /// Sum of the weights of all entities that are not away.
     pub(super) wsum: u64,
 }
 
 impl ServiceTree {
+    pub(super) fn enter_idle(&mut self, arena: &mut Arena, node: Node) {
+        self.idle.insert(&mut Idle(arena), node);
+        if self.first_idle == NIL || arena.before(node, self.first_idle) {
+            self.first_idle = node;
+        }
+    }
+
+    pub(super) fn leave_idle(&mut self, arena: &mut Arena, node: Node) {
+        self.idle.remove(&mut Idle(arena), node);
+        if self.first_idle == node {
+            self.first_idle = self.idle.first(arena).unwrap_or(NIL);
+        }
+    }
+
     /// Lets go of the idle entity that finished first, if virtual time has caught up with it.
     #[inline]
     pub(super) fn forget_first(&mut self, arena: &mut Arena) {
-        if let Some(first) = self.idle.first(arena)
-            && !arena.at(first).finish.is_after(self.vtime)
-        {
-            self.idle.remove(&mut Idle(arena), first);
+        let first = self.first_idle;
+        if first != NIL && !arena.at(first).finish.is_after(self.vtime) {
+            self.leave_idle(arena, first);
             let entity = arena.at_mut(first);
             entity.place = Place::Away;
             entity.drop_hold();
@@ -214,8 +229,13 @@ pub(super) struct Sched {
 }
 
 impl Sched {
-    pub(super) const EMPTY: ServiceTree =
-        ServiceTree { active: Tree::EMPTY, idle: Tree::EMPTY, vtime: Vtime(0), wsum: 0 };
+    pub(super) const EMPTY: ServiceTree = ServiceTree {
+        active: Tree::EMPTY,
+        idle: Tree::EMPTY,
+        first_idle: NIL,
+        vtime: Vtime(0),
+        wsum: 0,
+    };
     pub(super) const NEW: Self =
         Self { trees: [Self::EMPTY; 3], in_service: NIL, idle_due: Nanos::ZERO };
 

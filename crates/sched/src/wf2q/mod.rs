@@ -48,7 +48,7 @@ use alloc::vec::Vec;
 
 use crate::tree::NIL;
 use crate::{Class, Nanos, Weight};
-use entity::{Arena, Entity, Idle, Place, Sched, ServiceTree};
+use entity::{Arena, Entity, Place, Sched, ServiceTree};
 pub(crate) use policy::Policy;
 use vtime::delta;
 
@@ -482,7 +482,7 @@ impl Wf2q {
         let (sched, class) = (entity.competes_in, entity.class);
         let tree = &mut self.scheds[sched as usize].trees[class as usize];
         let place = if finish.is_after(tree.vtime) {
-            tree.idle.insert(&mut Idle(&mut self.arena), node);
+            tree.enter_idle(&mut self.arena, node);
             Place::Idle
         } else {
             tree.wsum -= weight;
@@ -516,7 +516,7 @@ impl Wf2q {
         let entity = self.arena.at(node);
         let (sched, class) = (entity.competes_in, entity.class);
         let sched = &mut self.scheds[sched as usize];
-        sched.trees[class as usize].idle.remove(&mut Idle(&mut self.arena), node);
+        sched.trees[class as usize].leave_idle(&mut self.arena, node);
     }
 
     fn tree_of(&mut self, node: Node) -> &mut ServiceTree {
