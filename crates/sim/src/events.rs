@@ -1,39 +1,61 @@
 //! What happens when.
 
 use std::cmp::Ordering;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::BinaryHeap;
 
 use evenkeel_sched::Nanos;
 
-/// How many delays are told apart.
-const LANES: usize = 4;
-/// Whatever is further away does not enter a lane: nothing else could before it is due.
-const NEAR: Nanos = Nanos::from_millis(10);
-/// The key of nothing.
-const NEVER: u128 = u128::MAX;
+/// Slots of the wheel.
+const SLOTS: usize = 256;
+const SLOT_MASK: u64 = SLOTS as u64 - 1;
+const WORDS: usize = SLOTS / 64;
+/// Names no node, no instant, no tick.
+const NIL: u32 = u32::MAX;
+const NEVER: u64 = u64::MAX;
+/// The first width of a slot, as a power of two in nanoseconds, and the largest.
+const FIRST_SHIFT: u32 = 10;
+const MOST_SHIFT: u32 = 40;
+/// After so many events the width of the slots is looked at.
+const REVIEW: u32 = 1024;
+/// Slots are too narrow if more than so many events of those did not fit, too wide if more than so
+/// many others had to be passed on the way to their places.
+const MOST_FAR: u32 = REVIEW / 32;
+const MOST_PASSED: u32 = REVIEW * 4;
 
+/// An event in the wheel.
 #[derive(Clone, Copy, Debug)]
-struct Entry<E> {
-    /// The instant, and below it a number that orders those of the same instant as they were added.
+struct Node<E> {
+    at: u64,
+    /// Orders those of the same instant as they were added.
+    number: u64,
+    /// The next one of the same slot, or the next free node.
+    next: u32,
+    event: E,
+}
+
+/// An event that is too far away for the wheel.
+#[derive(Clone, Copy, Debug)]
+struct Far<E> {
+    /// The instant, and below it the number.
     key: u128,
     event: E,
 }
 
-impl<E> PartialEq for Entry<E> {
+impl<E> PartialEq for Far<E> {
     fn eq(&self, other: &Self) -> bool {
         self.key == other.key
     }
 }
 
-impl<E> Eq for Entry<E> {}
+impl<E> Eq for Far<E> {}
 
-impl<E> PartialOrd for Entry<E> {
+impl<E> PartialOrd for Far<E> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<E> Ord for Entry<E> {
+impl<E> Ord for Far<E> {
     fn cmp(&self, other: &Self) -> Ordering {
         other.key.cmp(&self.key)
     }
@@ -42,110 +64,253 @@ impl<E> Ord for Entry<E> {
 /// Events by their instant; those of one instant in the order in which they were added, so that
 /// nothing depends on how they are kept.
 ///
-/// Most events follow another one by a delay that is always the same, or nearly: they are due in
-/// the order in which they are added, once they are sorted by delay as people are at the counters
-/// of a post office. So a few lanes are kept, of which each is in order, and a heap for what fits
-/// into none. Who is next is the first of some few.
+/// Picture a desk calendar: a sheet for each of the next days, and a drawer for what is further
+/// away. Here a day is as long as it must be so that most events find a sheet and few share one;
+/// with that, adding one and taking the next is a matter of a few steps however many there are.
+/// The drawer is a heap, and what is in it stays there until it is due.
+///
+/// Source: R. Brown, "Calendar Queues: A Fast O(1) Priority Queue Implementation for the Simulation
+/// Event Set Problem", Communications of the ACM 31(10), 1988.
 #[derive(Debug)]
 pub(crate) struct Events<E> {
-    lanes: [VecDeque<Entry<E>>; LANES],
-    /// The instant of the last event of each lane; zero if there is none.
-    lasts: [Nanos; LANES],
-    heap: BinaryHeap<Entry<E>>,
-    /// The first key of each lane, and of the heap.
-    firsts: [u128; LANES + 1],
-    /// The least of those, and where it is.
-    next: u128,
-    place: usize,
+    nodes: Vec<Node<E>>,
+    /// The first free node.
+    free: u32,
+    /// The first and the last event of each slot, in their order.
+    slots: Box<[(u32, u32); SLOTS]>,
+    /// For each slot with events a bit.
+    used: [u64; WORDS],
+    /// The width of a slot is two to this power; a tick is an instant divided by it.
+    shift: u32,
+    /// The tick at which the wheel begins: its slots are those of this tick and the following ones.
+    base: u64,
+    /// The tick of the first slot with events.
+    first: u64,
+    far: BinaryHeap<Far<E>>,
+    /// The instant of the next event.
+    next: u64,
     added: u64,
-    now: Nanos,
+    /// Since the width was looked at: events, those that did not fit, and those that were passed.
+    seen: u32,
+    missed: u32,
+    passed: u32,
+    scratch: Vec<u32>,
 }
 
 impl<E> Default for Events<E> {
     fn default() -> Self {
         Self {
-            lanes: std::array::from_fn(|_| VecDeque::new()),
-            lasts: [Nanos::ZERO; LANES],
-            heap: BinaryHeap::new(),
-            firsts: [NEVER; LANES + 1],
+            nodes: Vec::new(),
+            free: NIL,
+            slots: Box::new([(NIL, NIL); SLOTS]),
+            used: [0; WORDS],
+            shift: FIRST_SHIFT,
+            base: 0,
+            first: NEVER,
+            far: BinaryHeap::new(),
             next: NEVER,
-            place: LANES,
             added: 0,
-            now: Nanos::ZERO,
+            seen: 0,
+            missed: 0,
+            passed: 0,
+            scratch: Vec::new(),
         }
     }
 }
 
-impl<E> Events<E> {
+impl<E: Copy> Events<E> {
     pub(crate) fn add(&mut self, at: Nanos, event: E) {
-        let key = u128::from(at.0) << 64 | u128::from(self.added);
+        let (at, number) = (at.0, self.added);
         self.added += 1;
-        let place = self.place_of(at);
-        if key < self.next {
-            (self.next, self.place) = (key, place);
+        self.seen += 1;
+        if self.seen == REVIEW {
+            self.review();
         }
-        self.firsts[place] = self.firsts[place].min(key);
-        let entry = Entry { key, event };
-        if place == LANES {
-            self.heap.push(entry);
+        self.next = self.next.min(at);
+        // What lies before the beginning of the wheel is first in its first slot.
+        let ahead = (at >> self.shift).saturating_sub(self.base);
+        if ahead > SLOT_MASK {
+            self.missed += 1;
+            self.far.push(Far { key: u128::from(at) << 64 | u128::from(number), event });
+            return;
+        }
+        let node = Node { at, number, next: NIL, event };
+        let index = self.free;
+        if index == NIL {
+            self.nodes.push(node);
+            let index = u32::try_from(self.nodes.len() - 1).expect("fewer than 2^32 events");
+            self.link(self.base + ahead, at, index);
         } else {
-            self.lasts[place] = at;
-            self.lanes[place].push_back(entry);
+            let place = &mut self.nodes[index as usize];
+            self.free = place.next;
+            *place = node;
+            self.link(self.base + ahead, at, index);
         }
     }
 
-    /// Returns the lane whose last event comes closest before this instant, or where the heap is.
-    fn place_of(&self, at: Nanos) -> usize {
-        let (mut found, mut latest) = (LANES, Nanos::ZERO);
-        if at < self.now + NEAR {
-            for (place, &last) in self.lasts.iter().enumerate() {
-                if last <= at && (found == LANES || last > latest) {
-                    (found, latest) = (place, last);
-                }
+    /// Puts a node into the slot of a tick.
+    #[inline]
+    fn link(&mut self, tick: u64, at: u64, index: u32) {
+        let slot = slot_of(tick);
+        self.first = self.first.min(tick);
+        let (head, tail) = &mut self.slots[slot];
+        if *tail == NIL {
+            (*head, *tail) = (index, index);
+            self.used[slot / 64] |= 1 << (slot % 64);
+        } else if self.nodes[*tail as usize].at <= at {
+            self.nodes[*tail as usize].next = index;
+            *tail = index;
+        } else {
+            let mut before = NIL;
+            let mut behind = *head;
+            while self.nodes[behind as usize].at <= at {
+                before = behind;
+                behind = self.nodes[behind as usize].next;
+                self.passed += 1;
+            }
+            self.nodes[index as usize].next = behind;
+            if before == NIL {
+                *head = index;
+            } else {
+                self.nodes[before as usize].next = index;
             }
         }
-        found
     }
 
+    #[inline]
     pub(crate) fn next_at(&self) -> Option<Nanos> {
-        (self.next != NEVER).then(|| instant(self.next))
+        (self.next != NEVER).then_some(Nanos(self.next))
     }
 
     /// Returns the next event if it is due.
     #[inline]
     pub(crate) fn due(&mut self, now: Nanos) -> Option<E> {
-        if self.next == NEVER || instant(self.next) > now {
+        if self.next > now.0 || self.next == NEVER {
             return None;
         }
-        self.now = now;
-        self.take()
+        Some(self.take())
     }
 
-    fn take(&mut self) -> Option<E> {
-        let place = self.place;
-        let (entry, first) = if place == LANES {
-            (self.heap.pop(), self.heap.peek())
+    fn take(&mut self) -> E {
+        let far = self.far.peek().map_or(u128::MAX, |far| far.key);
+        let event =
+            if self.first == NEVER || (far >> 64) <= u128::from(self.next) && self.is_far(far) {
+                let Far { key, event } = self.far.pop().expect("there is an event");
+                // Whatever is in the wheel comes later.
+                self.base = self.base.max(instant(key) >> self.shift);
+                event
+            } else {
+                self.take_near()
+            };
+        let near = if self.first == NEVER {
+            NEVER
         } else {
-            let lane = &mut self.lanes[place];
-            (lane.pop_front(), lane.front())
+            self.nodes[self.slots[slot_of(self.first)].0 as usize].at
         };
-        self.firsts[place] = first.map_or(NEVER, |entry| entry.key);
-        if first.is_none() && place < LANES {
-            self.lasts[place] = Nanos::ZERO;
+        self.next = near.min(self.far.peek().map_or(NEVER, |far| instant(far.key)));
+        event
+    }
+
+    /// Returns whether the first of the heap comes before the first of the wheel.
+    fn is_far(&self, far: u128) -> bool {
+        let node = &self.nodes[self.slots[slot_of(self.first)].0 as usize];
+        far < u128::from(node.at) << 64 | u128::from(node.number)
+    }
+
+    /// Takes the first event of the wheel.
+    #[inline]
+    fn take_near(&mut self) -> E {
+        self.base = self.first;
+        let slot = slot_of(self.first);
+        let (head, tail) = &mut self.slots[slot];
+        let index = *head;
+        let Node { next, event, .. } = self.nodes[index as usize];
+        self.nodes[index as usize].next = self.free;
+        self.free = index;
+        if next == NIL {
+            (*head, *tail) = (NIL, NIL);
+            self.used[slot / 64] &= !(1 << (slot % 64));
+            self.first = self.first_used();
+        } else {
+            *head = next;
         }
-        self.next = NEVER;
-        for (place, &first) in self.firsts.iter().enumerate() {
-            if first < self.next {
-                (self.next, self.place) = (first, place);
+        event
+    }
+
+    /// Returns the tick of the first slot with events.
+    #[inline]
+    fn first_used(&self) -> u64 {
+        let start = slot_of(self.base);
+        let mut word = start / 64;
+        let mut bits = self.used[word] & (u64::MAX << (start % 64));
+        // The word in which the wheel begins is looked at twice: its first bits come last.
+        for _ in 0..=WORDS {
+            if bits != 0 {
+                let slot = word as u64 * 64 + u64::from(bits.trailing_zeros());
+                return self.base + (slot.wrapping_sub(self.base) & SLOT_MASK);
+            }
+            word = (word + 1) % WORDS;
+            bits = self.used[word];
+        }
+        NEVER
+    }
+
+    /// Looks at whether the slots have the right width.
+    #[cold]
+    fn review(&mut self) {
+        let shift = if self.missed > MOST_FAR {
+            (self.shift + 1).min(MOST_SHIFT)
+        } else if self.passed > MOST_PASSED {
+            self.shift.saturating_sub(1)
+        } else {
+            self.shift
+        };
+        (self.seen, self.missed, self.passed) = (0, 0, 0);
+        if shift != self.shift {
+            self.widen(shift);
+        }
+    }
+
+    /// Gives the slots another width.
+    fn widen(&mut self, shift: u32) {
+        let mut sorted = core::mem::take(&mut self.scratch);
+        while self.first != NEVER {
+            let slot = slot_of(self.first);
+            let (mut at, _) = core::mem::replace(&mut self.slots[slot], (NIL, NIL));
+            while at != NIL {
+                sorted.push(at);
+                at = self.nodes[at as usize].next;
+            }
+            self.used[slot / 64] &= !(1 << (slot % 64));
+            self.first = self.first_used();
+        }
+        // Nothing is due before the slot in which the wheel begins.
+        self.base = if shift > self.shift { self.base >> 1 } else { self.base << 1 };
+        self.shift = shift;
+        for index in sorted.drain(..) {
+            let Node { at, number, event, .. } = self.nodes[index as usize];
+            let ahead = (at >> shift).saturating_sub(self.base);
+            if ahead > SLOT_MASK {
+                self.far.push(Far { key: u128::from(at) << 64 | u128::from(number), event });
+                self.nodes[index as usize].next = self.free;
+                self.free = index;
+            } else {
+                self.nodes[index as usize].next = NIL;
+                self.link(self.base + ahead, at, index);
             }
         }
-        entry.map(|entry| entry.event)
+        self.scratch = sorted;
     }
 }
 
+/// Returns the slot of a tick.
+const fn slot_of(tick: u64) -> usize {
+    (tick & SLOT_MASK) as usize
+}
+
 /// Returns the instant of a key.
-const fn instant(key: u128) -> Nanos {
-    Nanos((key >> 64) as u64)
+const fn instant(key: u128) -> u64 {
+    (key >> 64) as u64
 }
 
 #[cfg(test)]

@@ -37,6 +37,53 @@ struct OpenUnit {
     used: u64,
 }
 
+/// How fast bytes pass. Most commands are as long as the one before, so the last answer is kept:
+/// a division takes longer than the rest of a command.
+#[derive(Clone, Copy, Debug)]
+struct Rate {
+    /// In 10^3 bytes per second.
+    kbps: u64,
+    bytes: u64,
+    takes: u64,
+}
+
+impl Rate {
+    const fn new(kbps: u64) -> Self {
+        Self { kbps, bytes: 0, takes: 0 }
+    }
+
+    /// Returns the nanoseconds that so many bytes take.
+    #[inline]
+    fn duration(&mut self, bytes: u64) -> u64 {
+        if bytes != self.bytes {
+            (self.bytes, self.takes) = (bytes, duration(bytes, self.kbps));
+        }
+        self.takes
+    }
+}
+
+/// A number by which much is divided, mostly a power of two.
+#[derive(Clone, Copy, Debug)]
+struct Divisor {
+    value: u64,
+    shift: Option<u32>,
+}
+
+impl Divisor {
+    fn new(value: u64) -> Self {
+        Self { value, shift: value.is_power_of_two().then(|| value.trailing_zeros()) }
+    }
+
+    /// Returns quotient and remainder.
+    #[inline]
+    fn divide(self, number: u64) -> (u64, u64) {
+        match self.shift {
+            Some(shift) => (number >> shift, number & (self.value - 1)),
+            None => (number / self.value, number % self.value),
+        }
+    }
+}
+
 /// A modelled flash device; built with [`model`](crate::model).
 #[derive(Debug)]
 pub struct FlashModel {
@@ -44,10 +91,11 @@ pub struct FlashModel {
     params: FlashParams,
     sectors: u64,
     depth: usize,
-    /// Rates in 10^3 bytes per second.
-    way_kbps: u64,
-    link_kbps: u64,
-    write_kbps: u64,
+    way_rate: Rate,
+    link_rate: Rate,
+    write_rate: Rate,
+    ways: Divisor,
+    page_sectors: Divisor,
     /// The time in which a full cache is emptied.
     cache_time: u64,
     /// The instants, in nanoseconds, at which the parts have done all that was given to them.
@@ -96,9 +144,11 @@ impl FlashModel {
             params: *params,
             sectors: params.capacity_mb * 1_000_000 / 512,
             depth,
-            way_kbps,
-            link_kbps,
-            write_kbps,
+            way_rate: Rate::new(way_kbps),
+            link_rate: Rate::new(link_kbps),
+            write_rate: Rate::new(write_kbps),
+            ways: Divisor::new(params.ways),
+            page_sectors: Divisor::new(params.page_kib * 2),
             cache_time: duration(params.cache_kib * 1024, write_kbps),
             controller_free: 0,
             ways_free: (0..params.ways).map(|_| 0).collect(),
@@ -139,7 +189,7 @@ impl FlashModel {
     fn pass_link(&mut self, at: u64, bytes: u64, direction: usize) -> u64 {
         let link = if self.params.duplex == 1 { direction } else { 0 };
         let free = &mut self.link_free[link];
-        *free = (*free).max(at) + duration(bytes, self.link_kbps);
+        *free = (*free).max(at) + self.link_rate.duration(bytes);
         let end = *free;
         if self.params.duplex == 0 {
             self.link_free[1] = end;
@@ -150,21 +200,21 @@ impl FlashModel {
     /// Returns the way that holds a page: each run of as many pages as there are ways touches
     /// every way once, beginning with a random one.
     fn way(&self, page: u64) -> usize {
-        let way = (page + hash(page / self.params.ways) % self.params.ways) % self.params.ways;
+        let (run, _) = self.ways.divide(page);
+        let (_, first) = self.ways.divide(hash(run));
+        let (_, way) = self.ways.divide(page + first);
         usize::try_from(way).expect("at most 256")
     }
 
     fn read(&mut self, at: u64, io: &Io) -> u64 {
-        let page_sectors = self.params.page_kib * 2;
         let end_sector = io.pos.saturating_add(u64::from(io.nr_sectors));
         let (mut sector, mut fetched) = (io.pos, at);
         while sector < end_sector {
-            let page = sector / page_sectors;
-            let page_end = (page + 1).saturating_mul(page_sectors).min(end_sector);
+            let (page, _) = self.page_sectors.divide(sector);
+            let page_end = (page + 1).saturating_mul(self.page_sectors.value).min(end_sector);
             let next = if self.params.ways == 1 { end_sector } else { page_end };
             let way = self.way(page);
-            let busy =
-                self.params.sense_us * 1_000 + duration((next - sector) * 512, self.way_kbps);
+            let busy = self.params.sense_us * 1_000 + self.way_rate.duration((next - sector) * 512);
             let mut from = self.ways_free[way].max(at);
             if self.written > from && self.params.program_us > 0 {
                 // The chip is writing a page; how far it has come is anybody's guess.
@@ -178,14 +228,14 @@ impl FlashModel {
         let bytes = u64::from(io.nr_sectors) * 512;
         let passed = self.pass_link(at, bytes, 0);
         // The last 4 KiB cannot pass the link before they are there.
-        let last = if self.depth == 1 { 0 } else { duration(bytes.min(4_096), self.link_kbps) };
+        let last = if self.depth == 1 { 0 } else { self.link_rate.duration(bytes.min(4_096)) };
         passed.max(fetched + last)
     }
 
     fn write(&mut self, at: u64, io: &Io) -> u64 {
         let bytes = u64::from(io.nr_sectors) * 512;
         let received = self.pass_link(at, bytes, 1);
-        let cost = duration(bytes, self.write_kbps) + self.unit_price(io);
+        let cost = self.write_rate.duration(bytes) + self.unit_price(io);
         self.written = self.written.max(at) + cost;
         if self.cache_time == 0 {
             return self.written.max(received);

@@ -10,6 +10,36 @@ use super::program::{File, Order};
 use super::random::Random;
 use crate::{Io, IoOp};
 
+/// A VM that keeps requests on the way: reads of 4 KiB anywhere in its disk.
+///
+/// What an asynchronous benchmark in a guest without page cache and elevator looks like from the
+/// host.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Client {
+    /// Its disk.
+    pub file: File,
+    /// Reads on the way at a time, at least 1.
+    pub depth: u32,
+    /// From an answer to the next read in its place, at least 1 ns.
+    pub think: Nanos,
+}
+
+impl Client {
+    pub(crate) fn model(&self) -> DriverModel {
+        DriverModel {
+            window: self.depth.max(1),
+            reads_per_mille: 1000,
+            flushes_per_mille: 0,
+            ranges_per_mille: 0,
+            sectors: (8, 8),
+            order: Order::Random,
+            area: File { start: 0, sectors: self.file.sectors },
+            think: (self.think, self.think),
+            ioprios: vec![0],
+        }
+    }
+}
+
 /// What a driver asks for.
 #[derive(Clone, Debug)]
 pub(crate) struct DriverModel {
@@ -41,12 +71,18 @@ pub(crate) struct Driver {
     pub(crate) source: u32,
     at: u64,
     pub(crate) is_stopped: bool,
+    /// Whether it is a client's: reads of 4 KiB at multiples of that.
+    is_plain: bool,
     random: Random,
 }
 
 impl Driver {
     pub(crate) const fn new(model: DriverModel, source: u32, random: Random) -> Self {
-        Self { model, source, at: 0, is_stopped: false, random }
+        Self { model, source, at: 0, is_stopped: false, is_plain: false, random }
+    }
+
+    pub(crate) fn client(client: &Client, source: u32, random: Random) -> Self {
+        Self { is_plain: true, ..Self::new(client.model(), source, random) }
     }
 
     pub(crate) const fn window(&self) -> u32 {
@@ -56,6 +92,9 @@ impl Driver {
     /// Returns how long a place pauses.
     pub(crate) fn pause(&mut self) -> Nanos {
         let (shortest, longest) = self.model.think;
+        if self.is_plain {
+            return shortest;
+        }
         Nanos(self.random.within(shortest.0, longest.0))
     }
 
@@ -63,6 +102,10 @@ impl Driver {
     pub(crate) fn next(&mut self) -> (Io, u32) {
         let random = &mut self.random;
         let model = &self.model;
+        if self.is_plain {
+            let pos = model.area.start + random.below(model.area.sectors / 8) * 8;
+            return (Io { op: IoOp::Read, pos, nr_sectors: 8, durable: false }, 0);
+        }
         let choices = u64::try_from(model.ioprios.len()).expect("few");
         let choice = usize::try_from(random.below(choices)).expect("an index");
         let ioprio = model.ioprios[choice];

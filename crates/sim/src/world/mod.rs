@@ -33,6 +33,7 @@ use evenkeel_engine::BlockConfig;
 use evenkeel_sched::{ElevatorConfig, Kind, Nanos, Priority, Queueing, Tag};
 
 pub use clock::ClockModel;
+pub use driver::Client;
 pub use faults::{FaultPlan, FaultyDevice, PowerCut, Sectors};
 pub use guest::GuestModel;
 pub use host::HostPath;

@@ -1,11 +1,11 @@
-//! What the swarm needs of a world: drivers, a hand on the engine, an auditor, a last act.
+//! Loads without an operating system, and what the swarm needs of a world: drivers, a hand on the engine, an auditor, a last act.
 
 use evenkeel_engine::{DiskId, Engine};
-use evenkeel_sched::{GroupId, Nanos};
+use evenkeel_sched::{GroupId, Nanos, Weight};
 
 use super::audit::Audit;
 use super::daemon::Daemon;
-use super::driver::{Driver, DriverModel};
+use super::driver::{Client, Driver, DriverModel};
 use super::faults::FaultyDevice;
 use super::host::Owner;
 use super::program::File;
@@ -54,14 +54,32 @@ impl World {
         let daemon = self.daemon();
         let source = daemon.add_disk(vm, file);
         let disk = daemon.disk(source);
+        (self.employ(Driver::new(model, source, random)), disk)
+    }
+
+    /// Lets a driver begin; returns its index.
+    fn employ(&mut self, mut driver: Driver) -> u32 {
         let index = u32::try_from(self.drivers.len()).expect("few drivers");
-        let mut driver = Driver::new(model, source, random);
         for place in 0..driver.window() {
             let at = self.now + driver.pause() + Nanos(1);
             self.events.add(at, Event::Drive { driver: index, place });
         }
         self.drivers.push(driver);
-        (index, disk)
+        index
+    }
+
+    /// Adds a VM that keeps requests on the way.
+    ///
+    /// # Panics
+    ///
+    /// Panics unless the host runs Evenkeel.
+    pub fn add_client(&mut self, client: &Client) {
+        let now = self.now;
+        let daemon = self.host.daemon().expect("clients are VMs of Evenkeel");
+        let vm = daemon.engine.add_group(now, GroupId::ROOT, Weight::default());
+        let source = daemon.add_disk(vm, client.file);
+        let random = self.random.fork();
+        self.employ(Driver::client(client, source, random));
     }
 
     /// Lets a driver submit nothing more; what it has asked for goes on.
