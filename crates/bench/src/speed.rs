@@ -1,20 +1,27 @@
 //! How fast the simulator is: requests of virtual machines per second of one core.
 //!
-//! Every queue is a reader of its own that asks for 4 KiB anywhere, waits for it, and asks again;
-//! all of them share a modelled NVMe drive below the engine. A request costs everything that it
-//! costs in an experiment: program, page cache not asked, engine, elevator, device model, events.
+//! Every queue asks for 4 KiB anywhere, waits for it, and asks again; all of them share a modelled
+//! NVMe drive below the engine. At depth 1 a queue is a process that reads past the page cache: the
+//! hardest case for elevators with slots, since each request is a slot of its own. At depth 32 it is
+//! a VM whose guest keeps that many requests on the way. A request costs everything that it costs
+//! in an experiment: program, engine, elevator, device model, events.
 
 use evenkeel_sched::{Kind, Nanos};
 use evenkeel_sim::ModelSpec;
 use evenkeel_sim::world::{
-    FaultyDevice, File, GuestModel, HostModel, HostPath, Order, Place, Player, Program, Reader,
-    World,
+    Client, FaultyDevice, File, GuestModel, HostModel, HostPath, Order, Place, Player, Program,
+    Reader, World,
 };
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 /// Sectors of the file of each reader: 1 GiB.
 const FILE_SECTORS: u64 = 2 << 20;
+
+/// Requests that a VM keeps on the way, where it is not one at a time.
+const DEPTH: u32 = 32;
+/// From an answer to the next request: as long as a process takes to wake up and read again.
+const THINK: Nanos = Nanos::from_micros(26);
 
 /// One elevator.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -23,6 +30,8 @@ pub struct SpeedRow {
     pub scheduler: String,
     /// Readers, each a queue and a group of its own.
     pub queues: u64,
+    /// Requests that each of them has on the way.
+    pub depth: u32,
     /// Requests that were simulated.
     pub requests: u64,
     /// Requests per second of one core.
@@ -34,11 +43,11 @@ pub struct SpeedRow {
 /// What `evenkeel sim speed --format json` prints.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SpeedReport {
-    /// One for each elevator.
+    /// One for each elevator and depth.
     pub rows: Vec<SpeedRow>,
 }
 
-/// Measures with so many queues, for two seconds of virtual time: about two million requests.
+/// Measures with so many queues, for two seconds of virtual time each: about half a million requests.
 #[must_use]
 pub fn run(queues: u64) -> SpeedReport {
     measure_all(queues, Nanos::from_secs(2))
@@ -46,21 +55,12 @@ pub fn run(queues: u64) -> SpeedReport {
 
 fn measure_all(queues: u64, span: Nanos) -> SpeedReport {
     let kinds = [Kind::None, Kind::Deadline, Kind::Cfq, Kind::Bfq];
-    SpeedReport { rows: kinds.map(|kind| measure(kind, queues, span)).to_vec() }
+    let loads = [1, DEPTH].into_iter().flat_map(|depth| kinds.map(|kind| (kind, depth)));
+    SpeedReport { rows: loads.map(|(kind, depth)| measure(kind, queues, depth, span)).collect() }
 }
 
-fn measure(kind: Kind, queues: u64, span: Nanos) -> SpeedRow {
-    let model = "nvme".parse::<ModelSpec>().and_then(|spec| spec.build());
-    let device = FaultyDevice::new(model.expect("there is a model of this name"));
-    let mut host = HostModel::new(HostPath::Evenkeel, kind);
-    host.os.cpus = u32::try_from(queues).unwrap_or(u32::MAX);
-    let mut world = World::new(device, &host, 1);
-    for queue in 0..queues {
-        let file = File { start: (queue + 1) * (FILE_SECTORS + 4096), sectors: FILE_SECTORS };
-        let mut reader = Reader::new(file, Order::Random);
-        reader.direct = true;
-        world.start(Place::Host, Program::Reader(reader));
-    }
+fn measure(kind: Kind, queues: u64, depth: u32, span: Nanos) -> SpeedRow {
+    let mut world = busy_world(kind, queues, depth);
     // Until everything has its largest size.
     world.run_until(world.now() + Nanos(span.0 / 10));
     let (before, start) = (world.completed(), cpu_seconds());
@@ -72,10 +72,31 @@ fn measure(kind: Kind, queues: u64, span: Nanos) -> SpeedRow {
     SpeedRow {
         scheduler: kind.to_string(),
         queues,
+        depth,
         requests,
         requests_per_s: count / took,
         ns_per_request: took * 1e9 / count.max(1.0),
     }
+}
+
+/// Returns a world in which so many queues never rest.
+fn busy_world(kind: Kind, queues: u64, depth: u32) -> World {
+    let model = "nvme".parse::<ModelSpec>().and_then(|spec| spec.build());
+    let device = FaultyDevice::new(model.expect("there is a model of this name"));
+    let mut host = HostModel::new(HostPath::Evenkeel, kind);
+    host.os.cpus = u32::try_from(queues).unwrap_or(u32::MAX);
+    let mut world = World::new(device, &host, 1);
+    for queue in 0..queues {
+        let file = File { start: (queue + 1) * (FILE_SECTORS + 4096), sectors: FILE_SECTORS };
+        if depth > 1 {
+            world.add_client(&Client { file, depth, think: THINK });
+        } else {
+            let mut reader = Reader::new(file, Order::Random);
+            reader.direct = true;
+            world.start(Place::Host, Program::Reader(reader));
+        }
+    }
+    world
 }
 
 /// Returns the time that this thread has computed, so that whoever else is at work on the machine
@@ -185,7 +206,7 @@ mod tests {
     #[test]
     fn every_elevator_moves_requests_of_all_queues() {
         let report = measure_all(20, Nanos::from_millis(20));
-        assert_eq!(report.rows.len(), 4);
+        assert_eq!(report.rows.len(), 8);
         assert!(report.rows.iter().all(|row| row.requests > 100), "{report:?}");
     }
 }
