@@ -385,9 +385,14 @@ impl Os {
         }
     }
 
+    /// Lets a process go on. If what it does first is to compute, and there is a CPU for everybody,
+    /// that is one wait with the way there.
     fn wake(&mut self, now: Nanos, id: u32) {
-        self.processes[id as usize].state = State::Time { computes: false };
-        self.timers.push((now + self.model.wakeup, id));
+        let has_cpu = self.processes.len() <= self.model.cpus as usize;
+        let process = &mut self.processes[id as usize];
+        process.state = State::Time { computes: false };
+        let think = if has_cpu { process.program.take_think() } else { Nanos::ZERO };
+        self.timers.push((now + self.model.wakeup + think, id));
     }
 
     fn let_writers_on(&mut self, now: Nanos) {

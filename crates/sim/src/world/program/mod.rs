@@ -83,6 +83,14 @@ impl Program {
         }
     }
 
+    /// Takes the step that comes next if it is known to compute; returns for how long, else zero.
+    pub(crate) fn take_think(&mut self) -> Nanos {
+        match self {
+            Self::Reader(program) => program.take_think(),
+            _ => Nanos::ZERO,
+        }
+    }
+
     /// Returns the file that it reads or writes in order; read-ahead stops at its end.
     pub(crate) const fn file(&self) -> Span {
         match self {

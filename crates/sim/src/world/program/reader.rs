@@ -44,11 +44,20 @@ impl Reader {
         Self { file, order, piece_sectors, direct: false, think, at: 0, thinks: true }
     }
 
-    pub(super) fn next(&mut self, random: &mut Random) -> Step {
-        self.thinks = !self.thinks;
-        if self.thinks {
-            return Step::Compute(self.think.max(Nanos(1)));
+    /// Takes the step between two reads if it is next; returns how long it takes, else zero.
+    pub(super) fn take_think(&mut self) -> Nanos {
+        if core::mem::replace(&mut self.thinks, true) {
+            return Nanos::ZERO;
         }
+        self.think.max(Nanos(1))
+    }
+
+    pub(super) fn next(&mut self, random: &mut Random) -> Step {
+        let think = self.take_think();
+        if think > Nanos::ZERO {
+            return Step::Compute(think);
+        }
+        self.thinks = false;
         let File { start, sectors } = self.file;
         let pieces = (sectors / self.piece_sectors).max(1);
         let at = match self.order {
