@@ -30,7 +30,7 @@
 //! | P1, P3 | lead and lag | `wf2q/deviation.rs` |
 //! | P2, P4 | sleepers; the idle class | `wf2q/properties.rs` |
 //! | P5 | what is moved is charged | `Wf2q::serve`, in every random history |
-//! | P6, P7 | slow queues share time; who never pays for it | `bfq/histories/slots.rs` |
+//! | P6, P7 | slow queues share time; who never pays for it, unless a raise outgrew its credit | `bfq/histories/slots.rs` |
 //! | P8 .. P10 | the estimate of the rate | `bfq/rate.rs` |
 //! | P11 | the largest budget follows it | `bfq/histories/slots.rs` |
 //! | P12 .. P18 | raises and bursts | `bfq/tests/` |

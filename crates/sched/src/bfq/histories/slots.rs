@@ -106,7 +106,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(cases(10_000)))]
 
-    /// P7.
+    /// P7, as long as the raise is within its credit.
     #[test]
     fn raised_queues_and_write_back_never_pay_for_time(
         sync: bool,
