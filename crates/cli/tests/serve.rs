@@ -21,10 +21,15 @@ struct Daemon {
 impl Daemon {
     /// Starts one and waits for the last line of its announcement.
     fn start(name: &str, args: &[&str]) -> Self {
+        Self::start_by(Command::new(EVENKEEL), name, args)
+    }
+
+    /// The same, by a command that runs it with the arguments that it is given.
+    fn start_by(mut command: Command, name: &str, args: &[&str]) -> Self {
         let dir =
             std::env::temp_dir().join(format!("evenkeel-serve-{name}-{}", std::process::id()));
         fs::create_dir_all(&dir).expect("the temporary directory is writable");
-        let mut process = Command::new(EVENKEEL)
+        let mut process = command
             .arg("serve")
             .arg("--socket-dir")
             .arg(&dir)
@@ -114,6 +119,34 @@ fn status_shows_what_serve_was_told() {
     assert_eq!(told, [("db".into(), 300, 2 << 30, false), ("web".into(), 100, 1 << 30, false)]);
     let table = daemon.ask(&["status"]).stdout;
     assert_eq!(String::from_utf8(table).unwrap().lines().filter(|l| l.contains("free")).count(), 2);
+}
+
+#[test]
+fn a_governor_and_polling_are_asked_for_on_the_command_line_and_changed_later() {
+    let daemon = Daemon::start("poll", &["--depth", "auto", "--poll", "auto", "d=null:1G"]);
+    let pool = daemon.status()["pools"][0].clone();
+    assert!(pool["governor"].is_object(), "{pool}");
+    assert_eq!(pool["polling"]["most_us"], 200, "{pool}");
+    let set = |words: &[&str]| daemon.ask(&[&["set", "--pool", "main"], words].concat());
+    let output = set(&["poll_us=70", "depth=8"]);
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(told.contains("depth 8\n  looks for work for at most 70 us at a time\n"), "{told}");
+    assert_eq!(set(&["poll=off"]).status.code(), Some(0));
+    let pool = daemon.status()["pools"][0].clone();
+    assert_eq!((&pool["governor"], &pool["polling"]), (&Value::Null, &Value::Null), "{pool}");
+    assert_eq!(set(&["poll=sometimes"]).status.code(), Some(2));
+}
+
+#[test]
+fn more_disks_are_served_than_the_usual_limit_of_descriptors_allows() {
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -S -n 64 && exec \"$0\" \"$@\"", EVENKEEL]);
+    let disks: Vec<String> = (0..100).map(|disk| format!("d{disk}=null:1M")).collect();
+    let args: Vec<&str> = disks.iter().map(String::as_str).collect();
+    let mut daemon = Daemon::start_by(limited, "limit", &args);
+    let status = daemon.status();
+    assert_eq!(status["pools"][0]["disks"].as_array().map(Vec::len), Some(100));
+    assert_eq!(daemon.end(), Some(0));
 }
 
 #[test]
