@@ -226,7 +226,7 @@ impl Worker {
             }
             self.work(now)?;
             let awaited = self.awaited();
-            let window = self.polling.window(awaited).filter(|_| self.draining.is_none());
+            let window = self.window(awaited);
             // A guest that is looked at need not say that it has more.
             self.guests.publish(window.is_some());
             self.guests.settle();

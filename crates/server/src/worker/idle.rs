@@ -15,6 +15,9 @@ use crate::uring::Wait;
 const LOOKS_PER_READING: u32 = 16;
 /// A worker that finds so much time gone between two readings was not running meanwhile.
 const GAP: Nanos = Nanos::from_micros(50);
+/// Most vrings that are looked at. With more a look takes long itself, and those whose guests have
+/// fallen silent meanwhile must be let go of: then the worker sleeps once, or takes a turn.
+const WATCHED_MAX: usize = 32;
 /// Looks between two questions to the kernel whether others want the processor.
 const LOOKS_PER_QUESTION: u32 = 32;
 /// They do if the worker had to wait for it for more than this part of the time.
@@ -74,6 +77,12 @@ impl Worker {
     /// Returns what there is to wait for.
     pub(super) fn awaited(&self) -> Awaited {
         if self.engine.in_flight() > 0 { Awaited::Device } else { Awaited::Guest }
+    }
+
+    /// Returns how long to look for work before the wait that begins now; none is not at all.
+    pub(super) fn window(&mut self, awaited: Awaited) -> Option<Nanos> {
+        let window = self.polling.window(awaited)?;
+        (self.draining.is_none() && self.guests.kicked() <= WATCHED_MAX).then_some(window)
     }
 
     /// Ends a turn that began at `now`: looks for work for `window` if there is one, and returns
