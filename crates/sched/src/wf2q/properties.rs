@@ -155,9 +155,12 @@ fn who_sleeps_and_wakes_gets_no_more_than_its_share_and_a_budget() {
             let steps = slot * i128::from(shares);
             let earned = sleeper.ahead_of_vtime() - asleep.min(sleeper.ahead_of_vtime());
             assert!(earned <= i128::from(budget << 22) + steps, "it earned by sleeping");
-            let own = i128::from(budget) * i128::from(shares - share);
+            let own = i128::from(budget) * i128::from(shares);
             let lag = i128::from(greedy_budget) * i128::from(shares);
-            assert!(sleeper.ahead() - ever <= own + lag + (steps >> 20) + 1, "it gained");
+            // A step of virtual time is a sector's 2^22nd part for each unit of weight.
+            let rounding = i128::from(shares) + ((steps * i128::from(share)) >> 21);
+            let gain = sleeper.ahead() - ever - own - lag;
+            assert!(gain <= rounding, "it gained {gain} more than {rounding}");
         }
     });
 }
