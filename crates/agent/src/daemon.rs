@@ -297,6 +297,9 @@ impl Agent {
                 continue;
             };
             let level = process.watched.look(now, bytes, &self.rules);
+            if process.watched.is_in_doubt(now) && self.proc.is_held_up(pid) {
+                process.watched.held_up(now);
+            }
             process.next_look = now + process.watched.next_look(now);
             match level {
                 Level::None => process.reason = "it reads again after a pause",

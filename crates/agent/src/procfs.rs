@@ -42,6 +42,16 @@ impl Proc {
         line.trim().parse().ok()
     }
 
+    /// Returns whether a thread of a process waits for a disk, or for something else that nothing
+    /// interrupts.
+    pub(crate) fn is_held_up(&self, pid: u32) -> bool {
+        let tasks = self.0.join(pid.to_string()).join("task");
+        self.threads(pid).into_iter().any(|id| {
+            let stat = fs::read_to_string(tasks.join(id.to_string()).join("stat"));
+            stat.is_ok_and(|text| parse_state(&text) == Some("D"))
+        })
+    }
+
     /// Returns who a process is; `None` if it is gone.
     pub(crate) fn identity(&self, pid: u32) -> Option<Identity> {
         parse_stat(&fs::read_to_string(self.0.join(pid.to_string()).join("stat")).ok()?)
@@ -52,6 +62,11 @@ fn numbers(dir: &Path) -> Vec<u32> {
     let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
     let name = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
     entries.filter_map(|entry| name(entry.ok()?)).collect()
+}
+
+/// Reads the state in `/proc/PID/stat`.
+fn parse_state(text: &str) -> Option<&str> {
+    text.rsplit_once(')')?.1.split_ascii_whitespace().next()
 }
 
 /// Reads `/proc/PID/stat`. The name may have blanks and parentheses in it.
@@ -80,6 +95,7 @@ mod tests {
         let expected =
             Identity { name: "a b) c".to_owned(), parent: 7, is_kernel: false, started: 1234 };
         assert_eq!(parse_stat(text), Some(expected));
+        assert_eq!(parse_state(text), Some("S"));
     }
 
     #[test]
@@ -96,5 +112,7 @@ mod tests {
         assert!(proc.threads(pid).contains(&pid));
         let identity = proc.identity(pid).expect("it runs");
         assert!(!identity.is_kernel && identity.parent > 0);
+        let stat = fs::read_to_string("/proc/thread-self/stat").expect("it runs");
+        assert_eq!(parse_state(&stat), Some("R"), "who reads that runs");
     }
 }

@@ -3,7 +3,8 @@
 //! A value without clock and without `/proc`: the caller brings times and counters. The rules are
 //! those by which BFQ raises a queue, applied to a process:
 //!
-//! * *Interactive*: a program has just started, or reads again after it did nothing for long.
+//! * *Interactive*: a program has just started, or reads again after it did nothing for long. Who
+//!   was held up at the disk for so long did not do nothing.
 //! * *Soft real-time*: it reads at a modest rate, in batches with pauses between them that no
 //!   greedy reader would make.
 //!
@@ -147,6 +148,17 @@ impl Watched {
         self.level
     }
 
+    /// Returns whether it has read nothing for so long that it matters whether it sleeps or is held
+    /// up at the disk.
+    pub(crate) fn is_in_doubt(&self, now: Duration) -> bool {
+        now.saturating_sub(self.active) >= HELP_AFTER_READ / 2
+    }
+
+    /// Says that it waits for the disk: it is not asleep.
+    pub(crate) fn held_up(&mut self, now: Duration) {
+        self.active = now;
+    }
+
     /// Returns what was urgent when it was last looked at.
     pub(crate) fn level(&self) -> Level {
         self.level
@@ -282,6 +294,39 @@ mod tests {
     fn a_process_that_wakes_up_is_urgent() {
         let mut watched = Watched::new(START, 0);
         assert_eq!(watched.look(START + 3000 * MS, 4096, &rules()), Level::Interactive);
+    }
+
+    #[test]
+    fn a_process_that_was_held_up_at_the_disk_does_not_wake_up() {
+        let mut watched = Watched::new(START, 0);
+        let rules = rules();
+        for look in 0..200 {
+            let now = START + 20 * look * MS;
+            assert_eq!(watched.look(now, 0, &rules), Level::None);
+            if watched.is_in_doubt(now) {
+                watched.held_up(now);
+            }
+        }
+        assert_eq!(watched.look(START + 4000 * MS, 4096, &rules), Level::None);
+        assert_eq!(watched.look(START + 4020 * MS, 4096, &rules), Level::None);
+        assert!(watched.is_in_doubt(START + 4520 * MS), "it sleeps now");
+        assert_eq!(watched.look(START + 6100 * MS, 8192, &rules), Level::Interactive);
+    }
+
+    #[test]
+    fn who_is_held_up_at_the_disk_is_helped_until_its_time_is_over() {
+        let mut watched = Watched::new(START, 0);
+        let rules = rules();
+        watched.started(START, &rules, false);
+        for look in 0..499 {
+            let now = START + 20 * look * MS;
+            assert_eq!(watched.look(now, 4096, &rules), Level::Interactive);
+            assert_eq!(watched.wants(now), Level::Interactive, "{look}");
+            if watched.is_in_doubt(now) {
+                watched.held_up(now);
+            }
+        }
+        assert_eq!(watched.look(START + 10_000 * MS, 4096, &rules), Level::None);
     }
 
     #[test]
