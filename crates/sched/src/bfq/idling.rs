@@ -96,7 +96,8 @@ impl Bfq {
     pub(super) fn comes_soon(&self, queue: &Queue) -> bool {
         let longest = Nanos(RAISED_IDLE.0 / 2);
         let is_quick = || queue.think.mean().is_none_or(|mean| mean <= longest);
-        queue.short_ttime || (self.rules.raised_are_left_alone && self.rotational && is_quick())
+        queue.short_ttime
+            || (self.rules.raised_are_left_alone && !self.is_queueing_flash() && is_quick())
     }
 
     fn idle_window(&self, id: u32) -> Nanos {
