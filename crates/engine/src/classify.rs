@@ -104,10 +104,14 @@ impl VmQueues {
         }
     }
 
-    /// Returns every queue made so far that somebody waits for, with its priority.
-    pub(crate) fn awaited(&self) -> impl Iterator<Item = (Priority, QueueId)> {
+    /// Returns every queue made so far that somebody waits for, with its priority and stream.
+    pub(crate) fn awaited(&self) -> impl Iterator<Item = (Priority, StreamId, QueueId)> {
         self.sync.iter().zip(0..).flat_map(|(queues, priority)| {
-            queues.iter().flatten().map(move |&queue| (numbered(priority), queue))
+            let streams = core::iter::once(None).chain((0..).map(Some)).map(StreamId);
+            let queues = queues.iter().zip(streams);
+            queues.filter_map(move |(queue, stream)| {
+                queue.map(|queue| (numbered(priority), stream, queue))
+            })
         })
     }
 
@@ -189,10 +193,15 @@ mod tests {
             *queues.slot(priority, true, StreamId(None)) = Some(QueueId(id));
             *queues.slot(priority, false, StreamId(None)) = Some(QueueId(100 + id));
         }
-        let expected: Vec<_> =
-            priorities.into_iter().zip(0..).map(|(priority, id)| (priority, QueueId(id))).collect();
+        *queues.slot(priorities[3], true, StreamId(Some(1))) = Some(QueueId(7));
+        let mut expected: Vec<_> = priorities
+            .into_iter()
+            .zip(0..)
+            .map(|(priority, id)| (priority, StreamId(None), QueueId(id)))
+            .collect();
+        expected.push((priorities[3], StreamId(Some(1)), QueueId(7)));
         assert_eq!(queues.awaited().collect::<Vec<_>>(), expected);
-        let preferred = expected.iter().filter(|(priority, _)| is_preferred(*priority));
+        let preferred = expected.iter().filter(|(priority, ..)| is_preferred(*priority));
         assert_eq!(preferred.count(), 2);
     }
 

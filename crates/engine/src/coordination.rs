@@ -11,6 +11,7 @@ use crate::classify;
 use crate::engine::Engine;
 use crate::help::{Ask, Help, HelpPolicy, HelpReport};
 use crate::slots::Slot;
+use crate::streams::StreamId;
 
 /// How long after its last marked request a guest is taken for one that marks.
 const MARKS_FOR: Nanos = Nanos::from_secs(2);
@@ -32,6 +33,9 @@ struct VmHelp {
     /// When the guest last sent a request that it prefers, while it was helped, or until when it
     /// has said that it does.
     marked: Option<Nanos>,
+    /// Whether it says that it marks, and since help began no marked request has come. A program
+    /// begins to read before anybody can mark it.
+    awaits_mark: bool,
     /// What its queues were last told.
     applied: Urgency,
 }
@@ -77,7 +81,8 @@ impl Engine {
             Some(known) => known.help.set_policy(now, policy, served),
             place => {
                 let help = Help::new(now, policy, served);
-                *place = Some(VmHelp { help, marked: None, applied: Urgency::None });
+                *place =
+                    Some(VmHelp { help, marked: None, awaits_mark: false, applied: Urgency::None });
             }
         }
         self.apply_help(now, vm);
@@ -89,6 +94,7 @@ impl Engine {
         let Some(known) = self.helps.get_mut(vm) else { return HelpReport::default() };
         let is_new = known.help.ask(now, ask, served);
         if is_new && ask.marked {
+            known.awaits_mark |= known.applied == Urgency::None;
             known.marked = Some(now + ask.lease);
         }
         let report = known.help.report();
@@ -131,9 +137,10 @@ impl Engine {
     /// Takes note that a helped guest marks its requests.
     pub(crate) fn note_preferred(&mut self, now: Nanos, vm: GroupId) {
         let Some(known) = self.helps.get_mut(vm) else { return };
-        let was_marking = known.marks(now);
+        let was_awaited = core::mem::take(&mut known.awaits_mark);
+        let is_known = known.marks(now) && !was_awaited;
         known.marked = known.marked.max(Some(now));
-        if !was_marking {
+        if !is_known {
             self.apply_help(now, vm);
         }
     }
@@ -142,6 +149,8 @@ impl Engine {
     pub(crate) fn apply_help(&mut self, now: Nanos, vm: GroupId) {
         let Some(known) = self.helps.get_mut(vm) else { return };
         let (urgency, marks) = (known.help.urgency(), known.marks(now));
+        known.awaits_mark &= urgency != Urgency::None;
+        let awaits_mark = known.awaits_mark;
         let before = core::mem::replace(&mut known.applied, urgency);
         let deadline = known.help.next_deadline();
         let helps = &mut self.helps;
@@ -149,8 +158,10 @@ impl Engine {
         helps.on -= u32::from(before != Urgency::None);
         helps.deadline = [helps.deadline, deadline].into_iter().flatten().min();
         if urgency != Urgency::None || before != Urgency::None {
-            for (priority, queue) in self.groups.get(vm).queues.awaited() {
-                let is_meant = !marks || classify::is_preferred(priority);
+            for (priority, stream, queue) in self.groups.get(vm).queues.awaited() {
+                // What nobody has marked yet is in no stream: a program has just begun to read.
+                let may_be_new = awaits_mark && stream == StreamId(None);
+                let is_meant = !marks || may_be_new || classify::is_preferred(priority);
                 let urgency = if is_meant { urgency } else { Urgency::None };
                 self.scheduler.set_urgency(now, queue, urgency);
             }

@@ -170,6 +170,30 @@ fn within_a_helped_vm_marked_requests_go_first() {
 }
 
 #[test]
+fn the_first_read_of_a_program_is_helped_before_anybody_can_mark_it() {
+    let waits = |is_asked: bool| {
+        let mut world = World::new(Kind::Bfq, 6);
+        (1..6).for_each(|disk| world.reader(disk, PLAIN, 4));
+        world.trust(0);
+        world.marked = true;
+        world.run_for(Nanos::from_secs(60));
+        world.take();
+        // Not silent for so long that it counts as a program that starts.
+        world.reader(0, PLAIN, 1);
+        world.run_for(Nanos::from_secs(60));
+        world.history.clear();
+        if is_asked {
+            world.ask(0, Urgency::Interactive);
+        }
+        world.run_for(Nanos::from_secs(1));
+        world.history.iter().filter(|&&reader| reader == 5).count()
+    };
+    let (alone, helped) = (waits(false), waits(true));
+    println!("{alone} and {helped}");
+    assert!(helped > 3 * alone);
+}
+
+#[test]
 fn a_vm_that_may_not_ask_is_not_helped() {
     let mut world = settled(Kind::Bfq);
     world.cry(0, 20);
