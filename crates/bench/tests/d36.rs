@@ -3,9 +3,11 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use evenkeel_bench::d36::{Options, Report, run};
+use evenkeel_sim::world::App;
 
 fn report() -> Report {
-    let options = Options { figures: vec![2, 4], quick: true, extras: false, seed: 3 };
+    let apps = vec![App::Xterm];
+    let options = Options { figures: vec![2, 4], apps, quick: true, extras: false, seed: 3 };
     let most = AtomicUsize::new(0);
     let report = run(&options, |progress| {
         assert!(progress.done <= progress.all);

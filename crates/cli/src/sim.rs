@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, Subcommand, ValueEnum};
 use evenkeel_bench::{d36, demo, speed};
 use evenkeel_sim::replay::Kind;
+use evenkeel_sim::world::App;
 use evenkeel_sim::{ModelSpec, blocks, practice};
 
 use crate::args::Format;
@@ -99,11 +100,15 @@ struct D36Args {
     /// Only this figure of the document; may be given more than once [default: all of them]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=17))]
     figure: Vec<u32>,
+    /// What is started: bash, xterm or konsole; the document shows xterm
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "xterm",
+          value_parser = app)]
+    app: Vec<App>,
     /// Three runs of two starts instead of ten of five
     #[arg(long)]
     quick: bool,
     /// Also what the document does not show: deadline and noop, other elevators in the host,
-    /// Evenkeel without help
+    /// Evenkeel without help or with help that only the guest's scheduler asks for
     #[arg(long)]
     extras: bool,
     /// Of all that is left to chance; the same seed gives the same figures
@@ -215,10 +220,21 @@ fn run_demo(args: &DemoArgs) -> Outcome<()> {
     })
 }
 
+fn app(name: &str) -> Result<App, String> {
+    App::named(name).ok_or_else(|| {
+        format!("{name:?} is no application of the experiments: bash, xterm, konsole")
+    })
+}
+
 fn run_d36(args: &D36Args) -> Outcome<()> {
-    let D36Args { figure, quick, extras, seed, format } = args;
-    let options =
-        d36::Options { figures: figure.clone(), quick: *quick, extras: *extras, seed: *seed };
+    let D36Args { figure, app, quick, extras, seed, format } = args;
+    let options = d36::Options {
+        figures: figure.clone(),
+        apps: app.clone(),
+        quick: *quick,
+        extras: *extras,
+        seed: *seed,
+    };
     let pace = Pace::default();
     let report = d36::run(&options, |progress| {
         pace.say(progress.done == progress.all, || {

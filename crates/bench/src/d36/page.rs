@@ -1,6 +1,7 @@
 //! The report as a page, laid out as the document: one picture for each figure.
 
 use evenkeel_sim::d36::figures;
+use evenkeel_sim::world::App;
 
 use super::chart;
 use super::rows::{Report, Row};
@@ -13,7 +14,7 @@ const STYLE: &str = "body{font:16px/1.5 sans-serif;max-width:960px;margin:2em au
 
 const KEY: &str = "<p class=key>Guest's scheduler: <span style='background:#56b4e9'></span>BFQ\
     <span style='background:#e69f00'></span>CFQ<span style='background:#0072b2'></span>BFQ, and \
-    the host helps. <span style='border:2px solid #d55e00'></span>what the document states in \
+    an agent that asks the host for help. <span style='border:2px solid #d55e00'></span>what the document states in \
     words. X: not started within 60 s. Line: without any load.</p>";
 
 impl Report {
@@ -30,16 +31,19 @@ impl Report {
              guests around Evenkeel's schedulers. {} runs of each setup, seed {}.</p>{KEY}",
             self.runs, self.seed
         );
-        for figure in figures() {
-            let rows: Vec<&Row> =
-                self.rows.iter().filter(|row| row.figure == figure.number).collect();
+        let pictures =
+            figures().into_iter().flat_map(|figure| App::ALL.map(|app| (figure.clone(), app)));
+        for (figure, app) in pictures {
+            let shown = |row: &&Row| row.figure == figure.number && row.app == app.name();
+            let rows: Vec<&Row> = self.rows.iter().filter(shown).collect();
             if rows.is_empty() {
                 continue;
             }
             page.push_str(&format!(
-                "<figure><figcaption>Figure {}. {}</figcaption>{}</figure>{}",
+                "<figure><figcaption>Figure {}. {}, {}</figcaption>{}</figure>{}",
                 figure.number,
                 figure.title,
+                app.name(),
                 chart::draw(&rows)?,
                 table(&rows)
             ));

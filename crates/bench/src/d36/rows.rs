@@ -23,6 +23,11 @@ pub struct Row {
     pub host_scheduler: String,
     /// Whether the guest tells the host that somebody in it is urgent.
     pub coordination: bool,
+    /// Who tells it: `agent`, Evenkeel's in the guest, which also marks the requests that it means;
+    /// or `elevator`, the guest's, as the document has it.
+    pub told_by: Option<&'static str>,
+    /// What is started: `bash`, `xterm` or `konsole`.
+    pub app: &'static str,
     /// Whether the guest's BFQ knows that its clock jumps; figure 3 shows what happens if not.
     pub guarded: bool,
     /// What schedules in the host: `kernel` the threads of QEMU, whose queues have been merged;
@@ -64,7 +69,7 @@ pub struct Report {
     /// By figure, in the order of the document.
     pub rows: Vec<Row>,
     /// What the document does not show: other elevators in guest and host, and Evenkeel in the
-    /// host without help from the guest. `figure` is the one that it belongs to.
+    /// host without help from the guest, or with help that only its elevator asks for. `figure` is the one that it belongs to.
     pub extra_rows: Vec<Row>,
 }
 
@@ -91,6 +96,14 @@ impl Measured {
     }
 }
 
+const fn told_by(setup: &Setup) -> Option<&'static str> {
+    match setup.coordination {
+        Coordination::None | Coordination::Threads | Coordination::Evenkeel => None,
+        Coordination::Help => Some("elevator"),
+        Coordination::Agent => Some("agent"),
+    }
+}
+
 impl Row {
     pub(crate) fn new(
         figure: &Figure,
@@ -111,12 +124,14 @@ impl Row {
             host_load: setup.host_load.to_string(),
             guest_scheduler: setup.guest.to_string(),
             host_scheduler: setup.host.to_string(),
-            coordination: setup.coordination == Coordination::Help,
+            coordination: told_by(setup).is_some(),
+            told_by: told_by(setup),
+            app: setup.app.name(),
             guarded: setup.guarded,
             host_path: match setup.coordination {
                 Coordination::None => "kernel",
                 Coordination::Threads => "kernel-threads",
-                Coordination::Evenkeel | Coordination::Help => "evenkeel",
+                Coordination::Evenkeel | Coordination::Help | Coordination::Agent => "evenkeel",
             },
             startup_mean_s: mean.filter(|_| is_start),
             idle_mean_s: idle_mean_s.filter(|_| is_start),

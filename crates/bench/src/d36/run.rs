@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use evenkeel_sched::Kind;
 use evenkeel_sim::d36::{Coordination, Effort, Figure, Metric, Outcome, Setup, figures, measure};
+use evenkeel_sim::world::App;
 
 use super::rows::{Measured, Report, Row};
 
@@ -16,6 +17,8 @@ use super::rows::{Measured, Report, Row};
 pub struct Options {
     /// Only these figures; empty: all of them.
     pub figures: Vec<u32>,
+    /// What is started, one after another; not empty.
+    pub apps: Vec<App>,
     /// Three runs of two starts instead of ten of five.
     pub quick: bool,
     /// Whether to run what the document does not show as well.
@@ -43,7 +46,11 @@ pub fn run(options: &Options, progress: impl Fn(Progress) + Sync) -> Report {
     let (effort, runs) = if options.quick { (Effort::QUICK, 3) } else { (Effort::FULL, 10) };
     let wanted =
         |figure: &Figure| options.figures.is_empty() || options.figures.contains(&figure.number);
-    let figures: Vec<Figure> = figures().into_iter().filter(wanted).collect();
+    let figures: Vec<Figure> = figures()
+        .into_iter()
+        .filter(wanted)
+        .flat_map(|figure| starting(&options.apps, &figure))
+        .collect();
     let extras = if options.extras { extras(&figures) } else { Vec::new() };
     let tasks = tasks(figures.iter().chain(&extras));
     let jobs: Vec<(usize, u32)> =
@@ -80,6 +87,18 @@ pub fn run(options: &Options, progress: impl Fn(Progress) + Sync) -> Report {
     }
 }
 
+/// Returns a figure for each application; one that shows no starts stays as it is.
+fn starting(apps: &[App], figure: &Figure) -> Vec<Figure> {
+    if figure.metric != Metric::StartUp {
+        return vec![figure.clone()];
+    }
+    let with = |&app: &App| {
+        let setups = figure.setups.iter().map(|setup| Setup { app, ..*setup }).collect();
+        Figure { setups, ..figure.clone() }
+    };
+    apps.iter().map(with).collect()
+}
+
 /// Returns every setup once, those without load first.
 fn tasks<'a>(figures: impl Iterator<Item = &'a Figure>) -> Vec<Task> {
     let mut tasks: Vec<Task> = Vec::new();
@@ -100,7 +119,8 @@ fn tasks<'a>(figures: impl Iterator<Item = &'a Figure>) -> Vec<Task> {
 }
 
 /// Returns what the document does not show: deadline and noop in the guest, other elevators in the
-/// host, a queue for each thread of QEMU, and Evenkeel in the host without help.
+/// host, a queue for each thread of QEMU, Evenkeel in the host without help, with help that only the
+/// guest's elevator asks for, and with an agent beside other elevators.
 fn extras(figures: &[Figure]) -> Vec<Figure> {
     let mut extras = Vec::new();
     for figure in figures.iter().filter(|figure| (8..=10).contains(&figure.number)) {
@@ -116,6 +136,10 @@ fn extras(figures: &[Figure]) -> Vec<Figure> {
             for guest in [Kind::Bfq, Kind::Cfq] {
                 setups.push(of(guest, Kind::Bfq, Coordination::Threads));
                 setups.push(of(guest, Kind::Bfq, Coordination::Evenkeel));
+            }
+            setups.push(of(Kind::Bfq, Kind::Bfq, Coordination::Help));
+            for guest in [Kind::Cfq, Kind::Deadline, Kind::Noop] {
+                setups.push(of(guest, Kind::Bfq, Coordination::Agent));
             }
         }
         extras.push(Figure { setups, ..figure.clone() });

@@ -74,8 +74,12 @@ const UNBEARABLE: Stated =
 pub fn stated(row: &Row) -> Option<Stated> {
     let is_bfq = row.guest_scheduler == "bfq";
     let is_shown = row.host_scheduler == "bfq"
-        && matches!(row.guest_scheduler.as_str(), "bfq" | "cfq")
-        && (row.coordination || row.host_path == "kernel");
+        && row.app == "xterm"
+        && match row.guest_scheduler.as_str() {
+            "bfq" => row.coordination || row.host_path == "kernel",
+            "cfq" => row.host_path == "kernel",
+            _ => false,
+        };
     if !is_shown {
         return None;
     }

@@ -2,14 +2,15 @@
 
 use super::rows::{Report, Row};
 
-const COLUMNS: [&str; 12] = [
+const COLUMNS: [&str; 13] = [
     "figure",
     "device",
     "guest load",
     "host load",
     "guest",
     "host",
-    "helped",
+    "app",
+    "told by",
     "start s",
     "x idle",
     "MB/s",
@@ -27,7 +28,9 @@ impl Report {
         );
         text.push_str(&table(&self.rows));
         if !self.extra_rows.is_empty() {
-            text.push_str("\nNot in the document: other elevators, and Evenkeel without help\n\n");
+            text.push_str(
+                "\nNot in the document: other elevators, and Evenkeel with other help\n\n",
+            );
             text.push_str(&table(&self.extra_rows));
         }
         let judged = self.rows.iter().filter_map(|row| row.agrees);
@@ -42,7 +45,7 @@ impl Report {
     pub fn csv(&self) -> String {
         let mut text = "figure,device,guest_load,host_load,guest_scheduler,host_scheduler,\
                         coordination,host_path,guarded,startup_mean_s,idle_mean_s,ratio,failed,\
-                        failed_runs,throughput_mb_s,ci95,deviation,min,max,stated,agrees\n"
+                        failed_runs,throughput_mb_s,ci95,deviation,min,max,stated,agrees,told_by,app\n"
             .to_owned();
         for row in self.rows.iter().chain(&self.extra_rows) {
             let over = row.over_runs;
@@ -59,6 +62,8 @@ impl Report {
                 number(over.map(|over| over.max)),
                 row.stated.as_ref().map_or_else(String::new, |words| format!("\"{words}\"")),
                 row.agrees.map_or_else(String::new, |agrees| agrees.to_string()),
+                row.told_by.unwrap_or_default().to_owned(),
+                row.app.to_owned(),
             ];
             let Row { figure, device, guest_load, host_load, .. } = row;
             let (guest, host) = (&row.guest_scheduler, &row.host_scheduler);
@@ -117,7 +122,8 @@ fn cells(row: &Row) -> Vec<String> {
         row.host_load.clone(),
         row.guest_scheduler.clone(),
         host,
-        if row.coordination { "yes" } else { "no" }.to_owned(),
+        row.app.to_owned(),
+        row.told_by.unwrap_or("nobody").to_owned(),
         start,
         places(row.ratio, 2),
         places(row.throughput_mb_s, 2),

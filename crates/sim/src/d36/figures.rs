@@ -59,7 +59,7 @@ type Side = (Kind, Coordination);
 
 const BFQ: Side = (Kind::Bfq, Coordination::None);
 const CFQ: Side = (Kind::Cfq, Coordination::None);
-const HELPED: Side = (Kind::Bfq, Coordination::Help);
+const HELPED: Side = (Kind::Bfq, Coordination::Agent);
 
 fn setups(device: Device, loads: &[GuestLoad], host: &[HostLoad], sides: &[Side]) -> Vec<Setup> {
     let mut setups = Vec::new();

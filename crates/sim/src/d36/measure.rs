@@ -5,12 +5,20 @@ use evenkeel_sched::Nanos;
 use super::figures::Metric;
 use super::layout::Layout;
 use super::setup::Setup;
-use crate::world::{Program, Random, Startup};
+use crate::world::{Program, Random, Startup, World};
 
 /// An application that has not started by then never will.
 const PATIENCE: Nanos = Nanos::from_secs(60);
-/// The load runs for so long before anything is measured.
+/// The guest runs for so long before its load begins.
 const WARM_UP: Nanos = Nanos::from_secs(5);
+/// The load runs for so long before an application starts, and for at most so much longer while an
+/// elevator still takes a reader for a program that starts.
+///
+/// Source: the benchmark suite of the document waits for that, too: 13 s, or with BFQ the longest
+/// raise and 7 s.
+const SETTLE: Nanos = Nanos::from_secs(13);
+const LONGEST_RAISE: Nanos = Nanos::from_secs(19);
+const LOOK: Nanos = Nanos::from_millis(500);
 
 /// How much to measure in one run.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -54,7 +62,7 @@ fn start_up(setup: &Setup, effort: Effort, seed: u64) -> Outcome {
     // A kernel is not new when its load begins.
     world.run_until(world.now() + WARM_UP);
     setup.load(&mut world, place, &mut random);
-    world.run_until(world.now() + WARM_UP);
+    settle(&mut world);
     let mut outcome = Outcome { samples: Vec::new(), failed: false, commands: 0 };
     for _ in 0..effort.starts {
         let pause = Nanos::from_millis(1000 + random.below(1000));
@@ -72,6 +80,15 @@ fn start_up(setup: &Setup, effort: Effort, seed: u64) -> Outcome {
     }
     outcome.commands = world.completed();
     outcome
+}
+
+/// Waits until the readers count as what they are.
+fn settle(world: &mut World) {
+    world.run_until(world.now() + SETTLE);
+    let end = world.now() + LONGEST_RAISE;
+    while world.is_anybody_raised() && world.now() < end {
+        world.run_until(world.now() + LOOK);
+    }
 }
 
 fn throughput(setup: &Setup, effort: Effort, seed: u64) -> Outcome {

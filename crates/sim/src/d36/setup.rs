@@ -6,8 +6,8 @@ use evenkeel_sched::{Kind, Nanos};
 
 use super::layout::Layout;
 use crate::world::{
-    App, FaultyDevice, File, GuestModel, HostModel, HostPath, Order, OsModel, Place, Program,
-    Random, Reader, World, Writer,
+    AgentModel, App, FaultyDevice, File, GuestModel, HostModel, HostPath, Order, OsModel, Place,
+    Program, Random, Reader, World, Writer,
 };
 use crate::{Model, model};
 
@@ -100,8 +100,11 @@ pub enum Coordination {
     Threads,
     /// Nothing, and Evenkeel schedules in the host.
     Evenkeel,
-    /// The guest asks for help while it has somebody raised, and Evenkeel gives it.
+    /// The guest's BFQ asks for help while it has somebody raised, and Evenkeel gives it: the
+    /// document's own idea.
     Help,
+    /// Evenkeel's agent in the guest marks the requests of urgent programs and asks for help.
+    Agent,
 }
 
 /// One setup.
@@ -154,7 +157,7 @@ impl Setup {
         let path = match self.coordination {
             Coordination::None => HostPath::MergedThreads,
             Coordination::Threads => HostPath::Threads,
-            Coordination::Evenkeel | Coordination::Help => HostPath::Evenkeel,
+            Coordination::Evenkeel | Coordination::Help | Coordination::Agent => HostPath::Evenkeel,
         };
         let mut host = HostModel::new(path, self.host);
         host.os = OsModel::new(2, 256);
@@ -163,8 +166,10 @@ impl Setup {
         let mut guest = GuestModel::new(self.guest, Layout::image());
         let ticks = if self.guarded { 4 } else { 0 };
         guest.elevator.bfq.soft_rt_guard = Nanos::from_millis(ticks * 1000 / 100);
-        if self.coordination == Coordination::Help {
-            guest.help = Some(Nanos::from_millis(100));
+        match self.coordination {
+            Coordination::Help => guest.help = Some(Nanos::from_millis(100)),
+            Coordination::Agent => guest.agent = Some(AgentModel::beside(self.guest)),
+            Coordination::None | Coordination::Threads | Coordination::Evenkeel => {}
         }
         let place = world.add_guest(&guest);
         (world, place)

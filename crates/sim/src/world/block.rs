@@ -75,6 +75,11 @@ impl BlockLayer {
         self.elevator.add_queue(now, GroupId::ROOT, priority, sync).0
     }
 
+    /// Says that somebody who comes next was active before, by another name.
+    pub(crate) fn goes_on(&mut self, now: Nanos, source: u32) {
+        self.elevator.deny_start(now, QueueId(source));
+    }
+
     /// Removes somebody. What he has asked for goes on.
     pub(crate) fn remove_source(&mut self, now: Nanos, source: u32) {
         if self.outside.iter().any(|bio| bio.source == source) {

@@ -4,6 +4,7 @@ use evenkeel_sched::{
     Class, Elevator, ElevatorConfig, GroupId, Kind, Nanos, Priority, Tag, Weight,
 };
 
+use super::agent::{Agent, AgentModel, Verdict};
 use super::block::{BlockLayer, BlockLimits};
 use super::clock::{ClockModel, GuestClock};
 use super::os::{Os, OsModel};
@@ -44,6 +45,17 @@ pub struct GuestModel {
     /// Whether the host learns when the guest's elevator has somebody raised; for how long that
     /// holds after he was last seen.
     pub help: Option<Nanos>,
+    /// Its agent, which then is the one that tells the host.
+    pub agent: Option<AgentModel>,
+}
+
+/// What a guest tells the host.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Word {
+    /// Whether somebody in it is urgent.
+    pub(crate) is_urgent: bool,
+    /// Whether the requests that are meant have an I/O priority.
+    pub(crate) marked: bool,
 }
 
 impl GuestModel {
@@ -67,6 +79,7 @@ impl GuestModel {
             absent_per_mille: 5,
             absent: Nanos::from_millis(10),
             help: None,
+            agent: None,
         }
     }
 }
@@ -82,6 +95,7 @@ pub(crate) struct Guest {
     absent_per_mille: u64,
     absent: Nanos,
     help: Option<Nanos>,
+    agent: Option<Agent>,
     raised_at: Option<Nanos>,
     /// What it last told the host, and when.
     asks: bool,
@@ -110,6 +124,7 @@ impl Guest {
             absent_per_mille: u64::from(model.absent_per_mille),
             absent: model.absent,
             help: model.help,
+            agent: model.agent.map(|agent| Agent::new(now, agent)),
             raised_at: None,
             asks: false,
             told_at: now,
@@ -122,14 +137,54 @@ impl Guest {
     /// Starts a process whose requests have an I/O priority, here and, as the kernel passes it on,
     /// in the host.
     pub(crate) fn start(&mut self, now: Nanos, program: Program, priority: Priority) -> u32 {
-        let time = self.clock.read(now);
-        let source = self.layer.add_source(time, priority, true);
+        let source = self.add_source(now, priority);
+        let process = self.os.start(now, program, source);
+        if let Some(agent) = &mut self.agent {
+            agent.started(now, process);
+        }
+        process
+    }
+
+    fn add_source(&mut self, now: Nanos, priority: Priority) -> u32 {
+        let source = self.layer.add_source(self.clock.read(now), priority, true);
         let place = source as usize;
         if self.words.len() <= place {
             self.words.resize(place + 1, 0);
         }
         self.words[place] = word(priority);
-        self.os.start(now, program, source)
+        source
+    }
+
+    /// Lets the agent look at the processes, if it is time. A process whose priority changes has
+    /// another queue from then on.
+    pub(crate) fn look(&mut self, now: Nanos) {
+        let Some(agent) = &mut self.agent else { return };
+        if agent.looks_at().is_none_or(|at| now < at) {
+            return;
+        }
+        let (os, priority) = (&self.os, agent.priority);
+        let verdicts = agent.look(now, |process| (os.life(process), os.waits_for_disk(process)));
+        for (process, verdict) in verdicts {
+            match verdict {
+                Verdict::Leave => {}
+                Verdict::Mark => {
+                    let source = self.add_source(now, priority);
+                    let ordinary = self.os.set_source(process, source);
+                    let agent = self.agent.as_mut().expect("it has just looked");
+                    agent.marked(process, ordinary);
+                }
+                Verdict::Restore(ordinary) if self.os.life(process).ended.is_some() => {
+                    // The queue that it had last went with it.
+                    self.layer.remove_source(self.clock.read(now), ordinary);
+                }
+                Verdict::Restore(ordinary) => {
+                    let time = self.clock.read(now);
+                    self.layer.goes_on(time, ordinary);
+                    let marked = self.os.set_source(process, ordinary);
+                    self.layer.remove_source(time, marked);
+                }
+            }
+        }
     }
 
     /// Returns the word of priority of a request; 0, which says nothing, for write-back.
@@ -167,12 +222,17 @@ impl Guest {
 
     /// Returns when the elevator must be asked again even if nothing happens.
     pub(crate) fn next_deadline(&self, now: Nanos) -> Option<Nanos> {
-        self.layer.next_deadline().map(|time| self.clock.reads(time, now))
+        let elevator = self.layer.next_deadline().map(|time| self.clock.reads(time, now));
+        let agent = self.agent.as_ref().and_then(Agent::looks_at);
+        [elevator, agent].into_iter().flatten().min()
     }
 
     /// Returns what to tell the host now: whether somebody in the guest is raised. A raise is told
     /// again and again, as long as it lasts.
-    pub(crate) fn news(&mut self, now: Nanos) -> Option<bool> {
+    pub(crate) fn news(&mut self, now: Nanos) -> Option<Word> {
+        if let Some(agent) = &mut self.agent {
+            return agent.news(now).map(|is_urgent| Word { is_urgent, marked: true });
+        }
         let hold = self.help?;
         if self.layer.report().raised {
             self.raised_at = Some(now);
@@ -184,7 +244,7 @@ impl Guest {
         }
         self.asks = is_urgent;
         self.told_at = now;
-        Some(is_urgent)
+        Some(Word { is_urgent, marked: false })
     }
 }
 

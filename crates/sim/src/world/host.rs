@@ -7,7 +7,7 @@ use evenkeel_sched::{Elevator, ElevatorConfig, GroupId, Nanos, Priority, Tag, Ur
 use super::HostModel;
 use super::block::{Bio, BlockLayer, BlockLimits};
 use super::daemon::Daemon;
-use super::guest::GuestModel;
+use super::guest::{GuestModel, Word};
 use super::program::File;
 use super::threads::{Taker, ThreadPool};
 use crate::Io;
@@ -205,11 +205,12 @@ impl Host {
     }
 
     /// Takes a guest's word on whether somebody in it is urgent. The kernel's path has no ear.
-    pub(crate) fn ask(&mut self, now: Nanos, guest: u32, is_urgent: bool) {
+    pub(crate) fn ask(&mut self, now: Nanos, guest: u32, word: Word) {
         if let Self::Evenkeel(host) = self {
             host.asked += 1;
+            let Word { is_urgent, marked } = word;
             let urgency = if is_urgent { Urgency::Interactive } else { Urgency::None };
-            let ask = Ask { seq: host.asked, urgency, lease: Nanos::from_secs(1), marked: false };
+            let ask = Ask { seq: host.asked, urgency, lease: Nanos::from_secs(1), marked };
             host.engine.ask_help(now, host.vms[guest as usize].0, ask);
         }
     }
@@ -222,10 +223,10 @@ impl Host {
         }
     }
 
-    /// Returns whether Evenkeel has raised somebody. Of the kernel's path it is not known.
+    /// Returns whether the elevator has raised somebody.
     pub(crate) fn is_anybody_raised(&self) -> bool {
         match self {
-            Self::Threads(_) => false,
+            Self::Threads(host) => host.layer.report().raised,
             Self::Evenkeel(host) => host.is_anybody_raised(),
         }
     }

@@ -12,6 +12,7 @@
 //! Deliberately absent: data, wall clocks, threads, networks; CPU time of the kernels but for fixed
 //! delays; the host's page cache for the images of VMs (the experiments drop it).
 
+mod agent;
 pub(crate) mod audit;
 mod block;
 mod cache;
@@ -32,6 +33,7 @@ mod writeback;
 use evenkeel_engine::BlockConfig;
 use evenkeel_sched::{ElevatorConfig, Kind, Nanos, Priority, Queueing, Tag};
 
+pub use agent::AgentModel;
 pub use clock::ClockModel;
 pub use driver::Client;
 pub use faults::{FaultPlan, FaultyDevice, PowerCut, Sectors};
@@ -45,7 +47,7 @@ pub use writeback::WritebackModel;
 use crate::DeviceModel as _;
 use crate::events::Events;
 use driver::Driver;
-use guest::Guest;
+use guest::{Guest, Word};
 use host::{GuestRequest, Host, Owner};
 use os::Os;
 
@@ -125,7 +127,7 @@ enum Event {
     /// A guest's message about urgency reaches the host.
     Ask {
         guest: u32,
-        is_urgent: bool,
+        word: Word,
     },
     /// A place of a driver has thought for long enough.
     Drive {
@@ -276,11 +278,12 @@ impl World {
         }
     }
 
-    /// Returns whether Evenkeel takes anybody for an application that starts, or a player. Never if
-    /// the host's kernel decides.
+    /// Returns whether the elevator of the host or of a guest takes anybody for an application that
+    /// starts, or a player.
     #[must_use]
     pub fn is_anybody_raised(&self) -> bool {
-        self.host.is_anybody_raised()
+        let mut guests = self.guests.iter();
+        self.host.is_anybody_raised() || guests.any(|guest| guest.layer.report().raised)
     }
 
     /// Lets time pass up to an instant.
@@ -354,8 +357,8 @@ impl World {
                 self.settle_guest(guest);
                 false
             }
-            Event::Ask { guest, is_urgent } => {
-                self.host.ask(now, guest, is_urgent);
+            Event::Ask { guest, word } => {
+                self.host.ask(now, guest, word);
                 true
             }
             Event::Drive { driver, place } => self.drive(driver, place),
@@ -395,8 +398,9 @@ impl World {
             self.events.add(at, Event::GuestTimer { guest: index, process });
         }
         guest.submit(now);
-        if let Some(is_urgent) = guest.news(now) {
-            self.events.add(now + MESSAGE, Event::Ask { guest: index, is_urgent });
+        guest.look(now);
+        if let Some(word) = guest.news(now) {
+            self.events.add(now + MESSAGE, Event::Ask { guest: index, word });
         }
         if self.is_quiet {
             return;

@@ -158,6 +158,11 @@ impl Os {
         process
     }
 
+    /// Gives a process another queue for what it asks for from now on; returns the one before.
+    pub(crate) fn set_source(&mut self, process: u32, source: u32) -> u32 {
+        std::mem::replace(&mut self.processes[process as usize].source, source)
+    }
+
     /// Ends a process, whatever it waits for.
     pub(crate) fn kill(&mut self, now: Nanos, process: u32) {
         let State::Time { computes } = self.processes[process as usize].state else {
@@ -184,6 +189,11 @@ impl Os {
 
     pub(crate) fn life(&self, process: u32) -> Life {
         self.processes[process as usize].life
+    }
+
+    /// Returns whether a process waits for the disk, the kernel's state D.
+    pub(crate) fn waits_for_disk(&self, process: u32) -> bool {
+        !matches!(self.processes[process as usize].state, State::Time { .. } | State::Gone)
     }
 
     pub(crate) fn program(&self, process: u32) -> &Program {

@@ -54,6 +54,12 @@ impl App {
         self.shape().name
     }
 
+    /// Returns the application of that name, if it is one of them.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|app| app.name() == name)
+    }
+
     const fn shape(self) -> &'static Shape {
         &SHAPES[self as usize]
     }
