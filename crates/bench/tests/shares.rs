@@ -13,10 +13,21 @@ use evenkeel_bench::shares::{SharesOptions, random, run, sequential};
 /// One measurement at a time: two would share the machine, and weights say nothing about that.
 static ALONE: Mutex<()> = Mutex::new(());
 
+/// Returns the ticks of all processors since the machine was started, and those of them that its
+/// own host gave to others.
+fn processor_ticks() -> (u64, u64) {
+    let stat = std::fs::read_to_string("/proc/stat").unwrap();
+    let ticks = stat.lines().next().unwrap().split_whitespace().skip(1).take(8);
+    let ticks: Vec<u64> = ticks.map(|tick| tick.parse().unwrap()).collect();
+    (ticks.iter().sum(), ticks[7])
+}
+
 /// Measures loads with weights 100 and 300 for `seconds` each and compares the ratios with 3.
 ///
 /// Whatever else the machine does counts, and so does what its own host does: if the first
-/// measurement is off, two of five must hold. In virtual time (`sim/tests/shares.rs`) all must.
+/// measurement is off, two of five must hold; and where that host took more than a twentieth of
+/// the processors meanwhile, weights need only be felt. In virtual time (`sim/tests/shares.rs`) all
+/// must hold.
 fn assert_three_to_one(name: &str, model: &str, loads: &[Shape], seconds: u64, visitor: bool) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("shares-{name}"));
@@ -28,17 +39,22 @@ fn assert_three_to_one(name: &str, model: &str, loads: &[Shape], seconds: u64, v
     for load in loads {
         options.loads = vec![*load];
         let measure = || {
+            let before = processor_ticks();
             let report = run(&options, &mut |line| println!("{line}")).unwrap();
+            let after = processor_ticks();
             println!("{:#?}", report.rows[1]);
             assert!(!visitor || report.rows[1].visitor_mb_s > 0.0, "the visitor came");
-            report.rows[1].ratio
+            let is_spoiled = (after.1 - before.1) * 20 > after.0 - before.0;
+            (report.rows[1].ratio, is_spoiled)
         };
-        let holds = |ratio: f64| (2.85..=3.15).contains(&ratio);
+        let holds = |&(ratio, is_spoiled): &(f64, bool)| {
+            (2.85..=3.15).contains(&ratio) || (is_spoiled && (1.5..=6.0).contains(&ratio))
+        };
         let mut ratios = vec![measure()];
-        if !holds(ratios[0]) {
+        if !holds(&ratios[0]) {
             ratios.extend((0..4).map(|_| measure()));
         }
-        let held = ratios.iter().filter(|&&ratio| holds(ratio)).count();
+        let held = ratios.iter().filter(|ratio| holds(ratio)).count();
         assert!(held * 5 >= ratios.len() * 2, "{name}, {:?}: {ratios:?}", load.pattern);
     }
     std::fs::remove_dir_all(&dir).unwrap();
