@@ -44,8 +44,8 @@
 //!    moved; on a device of decision 5 only time during which no other queue had requests there.
 //! 10. Preemption compares two queues where their paths part, and asks whether the newcomer would
 //!     be next there; the idle class preempts nobody else. Nobody takes the device back who was not
-//!     waited for: the lightest queue and another one would interrupt each other after each request. On a
-//!     device of decision 5, where hardly anybody is waited for, everybody may.
+//!     waited for: the lightest queue and another one would interrupt each other after each
+//!     request. On a device of decision 5, where hardly anybody is waited for, everybody may.
 //! 11. The wait for the next request is never prolonged for a small one: the engine hands over all
 //!     that is pending before it asks.
 //! 12. On a rotating device that was idle the slot's clock starts when its first request completes:
@@ -87,7 +87,6 @@
 //! 27. A wait longer than `slice_idle` for a queue that was never measured lets one request in.
 //! 28. Unless the device is flash that queues, nothing but requests of raised queues is injected
 //!     while a raised queue is waited for that thinks for up to half the longest wait.
-//!
 //! 29. A raise is a loan: a group that got too far ahead of its share by raises is not lifted any
 //!     more, and gives back what it got; see `loan`. A raised queue below it pays for time.
 //! 30. A slot lasts many timeouts only for a queue that is raised alone: raised queues take turns.
@@ -137,7 +136,7 @@ use hwtag::HwTag;
 use inject::{InjectLimit, Injection};
 use iostat::Account;
 use merging::{Merging, Sharing};
-use queue::{Group, Queue};
+use queue::{Group, Queue, weight_of};
 use raise::Raise;
 use rate::PeakRate;
 use rules::Rules;
@@ -164,8 +163,9 @@ const NOBODY: u32 = u32::MAX;
 /// The slot of the queue in service.
 #[derive(Clone, Copy, Debug, Default)]
 struct SlotTimes {
-    /// When the queue got the device, and when its slot began to count.
+    /// When the queue got the device.
     taken: Nanos,
+    /// When the slot began to count, see decision 12.
     began: Nanos,
     /// Whether no request of the queue has completed in it yet.
     is_new: bool,
@@ -371,7 +371,7 @@ impl Bfq {
     fn new_queue(&mut self, now: Nanos, group: u32, priority: Priority, sync: bool) -> Queue {
         let class = priority.class;
         let level = if class == Class::Idle { 7 } else { priority.level.min(7) };
-        let weight = Weight::new((8 - u64::from(level)) * 10).expect("10 to 80");
+        let weight = Weight::new(weight_of(level)).expect("10 to 80");
         Queue {
             node: self.engine.add_leaf(self.groups[group as usize].node, class, weight),
             group,

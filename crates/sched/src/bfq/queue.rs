@@ -66,6 +66,11 @@ pub(super) struct Queue {
     pub(super) sharing: Sharing,
 }
 
+/// Returns the weight of queues of an I/O priority level, 0 to 7.
+pub(super) fn weight_of(level: u8) -> u64 {
+    (8 - u64::from(level)) * 10
+}
+
 impl Queue {
     pub(super) fn is_empty(&self) -> bool {
         self.list.is_empty()
@@ -73,7 +78,7 @@ impl Queue {
 
     /// Returns its weight without a raise.
     pub(super) fn plain_weight(&self) -> u64 {
-        (8 - u64::from(self.level)) * 10
+        weight_of(self.level)
     }
 }
 
