@@ -35,13 +35,7 @@ impl Loop {
         let config = EngineConfig { elevator, depth: DEPTH, blocks: BlockConfig::default() };
         let mut engine = Engine::new(now, &config);
         engine.explain_waits(explains);
-        let geometry = Geometry {
-            sectors: 1 << 24,
-            block_bytes: 512,
-            read_only: false,
-            discard: false,
-            write_zeroes: false,
-        };
+        let geometry = Geometry::plain(1 << 24);
         let add = |_| {
             let vm = engine.add_group(now, GroupId::ROOT, Weight::default());
             engine.add_disk(vm, geometry)

@@ -29,6 +29,15 @@ pub struct Geometry {
     pub write_zeroes: bool,
 }
 
+impl Geometry {
+    /// Returns the shape of a disk of so many sectors in blocks of 512 bytes that can be written,
+    /// and offers nothing else.
+    #[must_use]
+    pub const fn plain(sectors: u64) -> Self {
+        Self { sectors, block_bytes: 512, read_only: false, discard: false, write_zeroes: false }
+    }
+}
+
 /// What the guest learns: the last byte of every chain.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]

@@ -41,13 +41,7 @@ impl World {
         let mut engine = Engine::new(now, &config);
         let weight = Weight::new(100).expect("in range");
         let vms: Vec<_> = (0..vms).map(|_| engine.add_group(now, GroupId::ROOT, weight)).collect();
-        let geometry = Geometry {
-            sectors: 1 << 30,
-            block_bytes: 512,
-            read_only: false,
-            discard: false,
-            write_zeroes: false,
-        };
+        let geometry = Geometry::plain(1 << 30);
         let disks = vms.iter().map(|&vm| engine.add_disk(vm, geometry)).collect();
         let (readers, history) = (Vec::new(), Vec::new());
         Self { engine, now, vms, disks, readers, seq: 0, marked: false, sector: 0, history }

@@ -55,13 +55,7 @@ impl World {
         let config =
             EngineConfig { elevator, depth: device.depth(), blocks: BlockConfig::default() };
         let mut engine = Engine::new(now, &config);
-        let geometry = Geometry {
-            sectors: DISK_SECTORS,
-            block_bytes: 512,
-            read_only: false,
-            discard: false,
-            write_zeroes: false,
-        };
+        let geometry = Geometry::plain(DISK_SECTORS);
         let clients = clients.iter().zip(1..).map(|(&(weight, nr_sectors, depth), next)| {
             let vm = engine.add_group(now, GroupId::ROOT, Weight::new(weight).expect("in range"));
             let disk = engine.add_disk(vm, geometry);

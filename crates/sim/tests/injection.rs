@@ -59,13 +59,7 @@ impl World {
         let readers = readers.iter().map(|&(weight, depth, think_us)| {
             let weight = Weight::new(weight).expect("in range");
             let vm = engine.add_group(now, GroupId::ROOT, weight);
-            let geometry = Geometry {
-                sectors: DISK_SECTORS,
-                block_bytes: 512,
-                read_only: false,
-                discard: false,
-                write_zeroes: false,
-            };
+            let geometry = Geometry::plain(DISK_SECTORS);
             Reader {
                 disk: engine.add_disk(vm, geometry),
                 depth,

@@ -64,13 +64,7 @@ fn engine(device: &Model) -> (Engine, DiskId) {
     let mut engine = Engine::new(Nanos::ORIGIN, &config);
     let weight = Weight::new(100).expect("in range");
     let vm = engine.add_group(Nanos::ORIGIN, GroupId::ROOT, weight);
-    let geometry = Geometry {
-        sectors: DISK_SECTORS,
-        block_bytes: 512,
-        read_only: false,
-        discard: false,
-        write_zeroes: false,
-    };
+    let geometry = Geometry::plain(DISK_SECTORS);
     let disk = engine.add_disk(vm, geometry);
     (engine, disk)
 }

@@ -66,13 +66,7 @@ impl World {
         let config =
             EngineConfig { elevator, depth: device.depth(), blocks: BlockConfig::default() };
         let mut engine = Engine::new(now, &config);
-        let geometry = Geometry {
-            sectors: DISK_SECTORS,
-            block_bytes: 512,
-            read_only: false,
-            discard: false,
-            write_zeroes: false,
-        };
+        let geometry = Geometry::plain(DISK_SECTORS);
         let clients = clients.iter().map(|&(weight, random, visits)| {
             let weight = Weight::new(weight).expect("in range");
             let vm = engine.add_group(now, GroupId::ROOT, weight);

@@ -69,13 +69,7 @@ fn engine(device: &Model) -> (Engine, Vec<DiskId>) {
     elevator.rotational = device.rotational();
     let config = EngineConfig { elevator, depth: device.depth(), blocks: BlockConfig::default() };
     let mut engine = Engine::new(Nanos::ORIGIN, &config);
-    let geometry = Geometry {
-        sectors: 4096 * MIB,
-        block_bytes: 512,
-        read_only: false,
-        discard: false,
-        write_zeroes: false,
-    };
+    let geometry = Geometry::plain(4096 * MIB);
     let mut disk = || {
         let vm = engine.add_group(Nanos::ORIGIN, GroupId::ROOT, Weight::default());
         engine.add_disk(vm, geometry)

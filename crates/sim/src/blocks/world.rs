@@ -118,13 +118,7 @@ impl World {
         let mut engine = Engine::new(Nanos::ORIGIN, &config);
         engine.explain_waits(false);
         let vm = engine.add_group(Nanos::ORIGIN, GroupId::ROOT, Weight::default());
-        let geometry = Geometry {
-            sectors: 1 << 50,
-            block_bytes: 512,
-            read_only: false,
-            discard: false,
-            write_zeroes: false,
-        };
+        let geometry = Geometry::plain(1 << 50);
         let disk = engine.add_disk(vm, geometry);
         let mut world = Self {
             setting: *setting,

@@ -102,13 +102,7 @@ impl World {
         let now = Nanos::ORIGIN;
         let config = EngineConfig { elevator, depth, blocks: BlockConfig::default() };
         let mut engine = Engine::new(now, &config);
-        let geometry = Geometry {
-            sectors: DISK_SECTORS,
-            block_bytes: 512,
-            read_only: false,
-            discard: false,
-            write_zeroes: false,
-        };
+        let geometry = Geometry::plain(DISK_SECTORS);
         let clients = loads.iter().zip(1..).map(|(&load, number)| {
             let vm = engine.add_group(now, GroupId::ROOT, Weight::default());
             let disk = engine.add_disk(vm, geometry);
