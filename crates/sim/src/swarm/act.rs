@@ -69,6 +69,10 @@ impl Scene {
         self.depth = self.depth.max(depth);
         self.world.audit().set_depth(self.depth);
         self.world.control(|engine, _| engine.set_depth(depth));
+        if self.more.per_mille(300) {
+            let governs = self.more.per_mille(500);
+            self.world.control(|engine, _| engine.govern(governs));
+        }
     }
 
     fn change_weight(&mut self, vm: usize) {

@@ -9,7 +9,6 @@ use evenkeel_sched::{
 use crate::world::driver::DriverModel;
 use crate::world::{FaultPlan, File, Order, Random};
 
-/// A VM that wants more than one MiB at a time is not what is tested here.
 const MIB: u64 = 2048;
 
 pub(super) fn pick<T: Copy>(random: &mut Random, of: &[T]) -> T {
@@ -258,6 +257,14 @@ pub(super) fn driver(random: &mut Random, disk_sectors: u64) -> DriverModel {
     }
 }
 
+/// Lets a driver ask for so much at a time that it goes to the device in pieces. Few such requests
+/// are on their way at a time: at the end all of them are waited for.
+pub(super) fn lengthen(random: &mut Random, driver: &mut DriverModel) {
+    let (longest, window) = pick(random, &[(2 * MIB, 4), (4 * MIB, 2), (16 * MIB, 1)]);
+    driver.sectors.1 = longest;
+    driver.window = driver.window.min(window);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -269,8 +276,11 @@ mod tests {
         for _ in 0..2000 {
             let kind = kind(&mut random);
             assert_eq!(elevator(&mut random, kind, &like).kind, kind);
-            let driver = driver(&mut random, 20 * MIB);
+            let mut driver = driver(&mut random, 20 * MIB);
             assert!(driver.area.start + driver.area.sectors <= 20 * MIB);
+            lengthen(&mut random, &mut driver);
+            let (shortest, longest) = driver.sectors;
+            assert!(shortest <= longest && longest > MIB && driver.window > 0, "{driver:?}");
             faults(&mut random, Nanos::from_secs(10), 1 << 20);
         }
     }

@@ -12,12 +12,14 @@ use super::{Class, SwarmOptions};
 use crate::world::audit::{Audit, Rules};
 use crate::world::driver::DriverModel;
 use crate::world::{
-    App, Database, FaultPlan, FaultyDevice, File, GuestModel, HostModel, HostPath, Order, Place,
-    Player, ProcessId, Program, Random, Reader, Startup, World, Writer,
+    AgentModel, App, Database, FaultPlan, FaultyDevice, File, GuestModel, HostModel, HostPath,
+    Order, Place, Player, ProcessId, Program, Random, Reader, Startup, World, Writer,
 };
 use crate::{DeviceModel as _, Model, ModelSpec};
 
 const MIB: u64 = 2048;
+/// Sets the generator of what was added later apart.
+const LATER: u64 = 0x6c61_7465_7221;
 /// The size of a disk without an operating system.
 pub(super) const PLAIN_SECTORS: u64 = 64 * MIB;
 /// The size of a disk with one.
@@ -47,6 +49,8 @@ pub(super) struct Scene {
     pub(super) class: Class,
     pub(super) world: World,
     pub(super) random: Random,
+    /// Decides about what was added later, so that earlier seeds keep most of their worlds.
+    pub(super) more: Random,
     pub(super) spec: &'static str,
     pub(super) elevator: ElevatorConfig,
     pub(super) depth: u32,
@@ -93,6 +97,12 @@ fn made_for(model: &Model) -> ElevatorConfig {
     ElevatorConfig { rotational: model.rotational(), bfq, ..ElevatorConfig::default() }
 }
 
+/// Returns what is said of an elevator that decides as Linux does.
+const fn named_rules(config: &ElevatorConfig) -> &'static str {
+    let is_compatible = matches!(config.kind, Kind::Bfq) && config.bfq.kernel_compat;
+    if is_compatible { " with kernel_compat" } else { "" }
+}
+
 impl Scene {
     /// Sets everything up that follows from a seed.
     pub(super) fn new(seed: u64, options: &SwarmOptions) -> Self {
@@ -104,8 +114,8 @@ impl Scene {
         };
         let (spec, slowest) = draw::model(&mut random);
         let model = build(spec);
-        let span_ms = options.span_ms.unwrap_or_else(|| random.within(500, 60_000));
-        let span = Nanos::from_millis(span_ms);
+        let span =
+            Nanos::from_millis(options.span_ms.unwrap_or_else(|| random.within(500, 60_000)));
         let (plan, stalled) = match class {
             Class::Mixed => {
                 draw::faults(&mut random, span, model.sectors().unwrap_or(1 << 25).min(1 << 24))
@@ -131,10 +141,9 @@ impl Scene {
         };
         let mut host = HostModel { explains: true, ..HostModel::new(HostPath::Evenkeel, kind) };
         (host.elevator, host.depth, host.blocks) = (elevator.clone(), Some(depth), blocks);
-        let is_compatible = kind == Kind::Bfq && elevator.bfq.kernel_compat;
-        let rules = if is_compatible { " with kernel_compat" } else { "" };
-        let mut setup = format!("{class:?}: {spec}, depth {depth}, {kind}{rules}");
-        write!(setup, ", {blocks:?}, {plan:?}").expect("a string takes everything");
+        let rules = named_rules(&elevator);
+        let setup =
+            format!("{class:?}: {spec}, depth {depth}, {kind}{rules}, {blocks:?}, {plan:?}");
         let device = FaultyDevice::with_faults(model, plan);
         let mut world = World::new(device, &host, random.bits());
         let rules = Rules {
@@ -148,6 +157,7 @@ impl Scene {
             class,
             world,
             random,
+            more: Random::new(seed ^ LATER),
             spec,
             elevator,
             depth,
@@ -168,6 +178,13 @@ impl Scene {
         scene
     }
 
+    fn perhaps_govern(&mut self) {
+        if self.class == Class::Mixed && self.more.per_mille(300) {
+            self.world.control(|engine, _| engine.govern(true));
+            self.setup += ", governed";
+        }
+    }
+
     fn add_tenants(&mut self) {
         for _tenant in 0..self.random.below(3) {
             let parent = self.any_parent();
@@ -185,6 +202,7 @@ impl Scene {
     }
 
     fn populate(&mut self) {
+        self.perhaps_govern();
         let most = if self.class == Class::Mixed { 6 } else { 5 };
         let count = self.random.within(if self.class == Class::Mixed { 1 } else { 2 }, most);
         for index in 0..count {
@@ -277,6 +295,10 @@ impl Scene {
             (None, Class::Urgent) => greedy(random),
             _ => draw::driver(random, PLAIN_SECTORS),
         };
+        let mut model = model;
+        if self.class == Class::Mixed && self.more.per_mille(120) {
+            draw::lengthen(&mut self.more, &mut model);
+        }
         let (is_durable, group) = (random.per_mille(100), self.vms[vm].group);
         let image = self.image(PLAIN_SECTORS);
         let (driver, disk) = self.world.add_driver(group, image, model);
@@ -294,6 +316,7 @@ impl Scene {
         let mut model = GuestModel::new(kind, image);
         model.vm = Some(self.vms[vm].group);
         model.help = self.random.per_mille(500).then_some(Nanos::from_millis(500));
+        model.agent = self.more.per_mille(300).then(|| AgentModel::beside(kind));
         model.absent_per_mille = if self.random.per_mille(500) { 5 } else { 100 };
         let place = self.world.add_guest(&model);
         let Place::Guest(index) = place else { unreachable!("a guest was added") };

@@ -95,6 +95,8 @@ pub(crate) struct Audit {
     /// By tag.
     asked: Vec<Option<Asked>>,
     sent: Vec<Sent>,
+    /// Requests whose first piece has been sent and whose last one is not done.
+    in_pieces: Vec<Tag>,
     spare: Vec<Vec<Tag>>,
     disks: Vec<Watched>,
     /// Writes that were completed and are not durable by themselves: when, disk, where.
@@ -116,6 +118,7 @@ impl Audit {
             rules,
             asked: Vec::new(),
             sent: Vec::new(),
+            in_pieces: Vec::new(),
             spare: Vec::new(),
             disks: Vec::new(),
             volatile: Vec::new(),
@@ -268,6 +271,7 @@ impl Audit {
         if let Err(detail) = self.check_parts(command, &parts) {
             self.broken(now, "a command is its parts, each at the device once", detail);
         }
+        self.check_pieces(now, command, &parts);
         for part in &parts {
             if let Some(Some(asked)) = self.asked.get_mut(part.0 as usize) {
                 asked.is_sent = true;
@@ -278,6 +282,30 @@ impl Audit {
         if self.sent.len() > self.rules.depth as usize {
             let detail = format!("{} commands, depth {}", self.sent.len(), self.rules.depth);
             self.broken(now, "no more than the depth is at the device", detail);
+        }
+    }
+
+    /// Whoever overlaps a request in pieces sees all of it or nothing: between two of its pieces
+    /// nothing that meets any of them goes to the device.
+    fn check_pieces(&mut self, now: Nanos, command: &Command, parts: &[Tag]) {
+        // A request that is given up lets others pass before it is answered.
+        let is_abandoned = self.watched(command.disk).is_abandoned;
+        let asked_as = |tag: Tag| self.asked.get(tag.0 as usize).copied().flatten();
+        let begun = self.in_pieces.iter().filter(|tag| !parts.contains(tag));
+        let cut = begun
+            .filter_map(|&tag| asked_as(tag))
+            .find(|asked| !is_abandoned && meets(asked, command));
+        let is_piece =
+            |tag| asked_as(tag).is_some_and(|asked| command.nr_sectors < asked.nr_sectors);
+        if let &[tag] = parts
+            && is_piece(tag)
+            && !self.in_pieces.contains(&tag)
+        {
+            self.in_pieces.push(tag);
+        }
+        if let Some(asked) = cut {
+            let detail = format!("{command:?} comes between the pieces of {asked:?}");
+            self.broken(now, "nothing comes between pieces that it overlaps", detail);
         }
     }
 
@@ -346,6 +374,9 @@ impl Audit {
                         continue;
                     }
                 }
+                if verdict.is_some() {
+                    self.in_pieces.retain(|tag| tag != part);
+                }
                 asked.verdict = verdict.map(|status| (status, number));
                 asked.is_volatile = is_volatile;
             }
@@ -363,6 +394,8 @@ impl Audit {
             return;
         };
         self.outstanding -= 1;
+        // Who is given up has no verdict.
+        self.in_pieces.retain(|&other| other != tag);
         let times = [asked.at, arrived, dispatched, completed, now];
         if arrived != asked.at || !times.is_sorted() {
             let detail = format!("{retired:?} answers {asked:?}");
@@ -494,6 +527,15 @@ fn conflict(one: &Command, other: &Command) -> bool {
         && !is_flush(other)
         && one.sector < ends(other)
         && other.sector < ends(one)
+}
+
+/// Returns whether a command and a request touch the same sectors, and one of them changes them.
+fn meets(asked: &Asked, command: &Command) -> bool {
+    asked.disk == command.disk
+        && (asked.op != IoOp::Read || command.op != DeviceOp::Read)
+        && command.op != DeviceOp::Flush
+        && asked.sector < command.sector + u64::from(command.nr_sectors)
+        && command.sector < asked.sector + u64::from(asked.nr_sectors)
 }
 
 fn ms(time: Nanos) -> u64 {
