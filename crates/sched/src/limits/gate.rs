@@ -292,12 +292,8 @@ impl Gate {
             self.arena.lane_mut(lane).state = State::Away;
             self.settle_up(now, lane);
         }
-        let way = self.choose_direction()?;
-        let mut lane = lane_of(0, way);
-        while let Some(child) = self.arena.lane(lane).children.first(&self.arena) {
-            lane = child;
-        }
-        self.last = way;
+        let lane = self.choose()?;
+        self.last = (lane % 2) as usize;
         Some(self.serve(now, lane))
     }
 
@@ -438,20 +434,26 @@ impl Gate {
         }
     }
 
-    /// Returns the direction of the request that is next.
-    fn choose_direction(&self) -> Option<usize> {
-        let root = self.arena.at(0);
-        let start = |way: usize| {
-            let lane = &root.lanes[way];
-            let first = lane.children.first(&self.arena).filter(|_| lane.state == State::Active)?;
-            Some(self.arena.at(first / 2).start)
-        };
-        match (start(0), start(1)) {
-            (Some(read), Some(write)) if read == write => Some(1 - self.last),
-            (Some(read), Some(write)) => Some(usize::from(is_before(write, read))),
-            (Some(_), None) => Some(0),
-            (None, Some(_)) => Some(1),
-            (None, None) => None,
+    /// Returns the lane of a leaf whose request is next: on every level the child that has received
+    /// least, whatever its direction; between the directions of one child they take turns.
+    fn choose(&self) -> Option<u32> {
+        let active = |lane: u32| (self.arena.lane(lane).state == State::Active).then_some(lane);
+        let first = |lane: Option<u32>| self.arena.lane(lane?).children.first(&self.arena);
+        let start = |lane: u32| self.arena.at(lane / 2).start;
+        let mut lanes = [active(0), active(1)];
+        loop {
+            let next = match lanes.map(first) {
+                [None, None] => return lanes[1 - self.last].or(lanes[self.last]),
+                [Some(read), Some(write)] if start(read) == start(write) => {
+                    [read, write][1 - self.last]
+                }
+                [Some(read), Some(write)] if is_before(start(write), start(read)) => write,
+                [Some(one), _] | [None, Some(one)] => one,
+            };
+            let way = (next % 2) as usize;
+            let other = lanes[1 - way].and_then(|_| active(next ^ 1));
+            lanes[way] = Some(next);
+            lanes[1 - way] = other;
         }
     }
 

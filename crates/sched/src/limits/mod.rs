@@ -24,6 +24,8 @@ mod bucket;
 mod floor;
 mod gate;
 #[cfg(test)]
+mod histories;
+#[cfg(test)]
 mod tests;
 
 pub use bucket::{Limits, Rate, Rates};

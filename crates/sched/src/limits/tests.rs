@@ -29,10 +29,6 @@ fn total_ops(per_second: u64) -> Limits {
     Limits { ops: Rates { total: rate(per_second), ..Rates::default() }, ..Limits::default() }
 }
 
-fn total_bytes(per_second: u64) -> Limits {
-    Limits { bytes: Rates { total: rate(per_second), ..Rates::default() }, ..Limits::default() }
-}
-
 /// A gate with one leaf below the root.
 fn one_leaf(limits: &Limits) -> (Gate, NodeId) {
     let mut gate = Gate::new();
@@ -133,36 +129,6 @@ fn a_limit_of_reads_leaves_writes_alone_and_that_of_both_holds_both() {
         writes += tags[0].0 % 2;
     }
     assert_eq!(writes, 5, "both directions have their turn");
-}
-
-#[test]
-fn who_shares_a_limit_shares_it_by_weight() {
-    let mut gate = Gate::new();
-    let group = gate.add(NodeId::ROOT, Weight::default());
-    let weights = [100, 300, 600];
-    let leaves = weights.map(|weight| gate.add(group, Weight::new(weight).unwrap()));
-    gate.set_limits(START, group, &total_bytes(1 << 20));
-    let mut served = [0_u32; 3];
-    for slot in 0..3 {
-        for tag in 0..200 {
-            gate.arrive(START, leaves[slot as usize], &read(slot * 1000 + tag, 8));
-        }
-    }
-    for _ in 0..250 {
-        let now = gate.next_release().unwrap();
-        while let Some(tag) = gate.release(now) {
-            served[(tag.0 / 1000) as usize] += 1;
-            let each: Vec<u32> = (0..3).map(|slot| served[slot] * 600 / weights_of(slot)).collect();
-            let spread = each.iter().max().unwrap() - each.iter().min().unwrap();
-            assert!(spread <= 7, "{served:?}");
-        }
-    }
-    assert!(served.iter().sum::<u32>() >= 250);
-    gate.check_invariants();
-}
-
-fn weights_of(slot: usize) -> u32 {
-    [100, 300, 600][slot]
 }
 
 #[test]
