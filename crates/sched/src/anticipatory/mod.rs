@@ -117,6 +117,8 @@ struct Batch {
     is_draining: bool,
     /// Its clock starts with the first completion.
     is_new: bool,
+    /// When the last batch of writes was to end.
+    writes_end: Nanos,
     /// Writes that it may still send.
     writes_left: u32,
     /// It had no writes, or nobody waited for its end: its length says nothing.
@@ -166,6 +168,7 @@ impl Anticipatory {
                 ends: now + tunables.read_batch_expire,
                 is_draining: false,
                 is_new: false,
+                writes_end: now,
                 writes_left: 0,
                 has_idled: false,
             },
@@ -281,12 +284,15 @@ impl Anticipatory {
         self.batch.is_draining = false;
         self.batch.ends = now + self.sides[self.batch.side].batch_expire;
         self.batch.is_new = self.batch.side == SYNC;
+        if self.batch.side == ASYNC {
+            self.batch.writes_end = self.batch.ends;
+        }
     }
 
     /// Learns from the batch of writes that has just ended how many writes fit.
     fn tune_write_batch(&mut self, now: Nanos) {
         let length = self.tunables.write_batch_expire;
-        let took = (length + now).since(self.batch.ends);
+        let took = (length + now).since(self.batch.writes_end);
         let count = &mut self.write_batch_count;
         if took > length && !self.batch.has_idled {
             *count = if took.0 > 3 * length.0 { *count / 2 } else { *count - 1 };

@@ -8,19 +8,19 @@ use evenkeel_sched::{
 use crate::random::{Random, for_many_seeds};
 
 const NOW: Nanos = Nanos::ORIGIN;
-const ANTIC_EXPIRE: Nanos = Nanos::from_millis(6);
-const FAR: u64 = 1 << 30;
+pub(crate) const ANTIC_EXPIRE: Nanos = Nanos::from_millis(6);
+pub(crate) const FAR: u64 = 1 << 30;
 
-struct Desk {
-    elevator: Elevator,
-    now: Nanos,
+pub(crate) struct Desk {
+    pub(crate) elevator: Elevator,
+    pub(crate) now: Nanos,
     next_tag: u32,
     /// Tags that are completed and may be used again.
     free: Vec<Tag>,
 }
 
 impl Desk {
-    fn new(tunables: AnticipatoryTunables) -> Self {
+    pub(crate) fn new(tunables: AnticipatoryTunables) -> Self {
         let config = ElevatorConfig {
             kind: Kind::Anticipatory,
             anticipatory: tunables,
@@ -30,11 +30,11 @@ impl Desk {
         Self { elevator: Elevator::new(NOW, &config), now: NOW, next_tag: 0, free: Vec::new() }
     }
 
-    fn queue(&mut self) -> QueueId {
+    pub(crate) fn queue(&mut self) -> QueueId {
         self.elevator.add_queue(self.now, GroupId::ROOT, Priority::default(), true)
     }
 
-    fn put(&mut self, queue: QueueId, sync: bool, pos: u64) -> Tag {
+    pub(crate) fn put(&mut self, queue: QueueId, sync: bool, pos: u64) -> Tag {
         let tag = self.free.pop().unwrap_or(Tag(self.next_tag));
         self.next_tag = self.next_tag.max(tag.0 + 1);
         let op = if sync { Op::Read } else { Op::Write };
@@ -44,29 +44,29 @@ impl Desk {
         tag
     }
 
-    fn read(&mut self, queue: QueueId, pos: u64) -> Tag {
+    pub(crate) fn read(&mut self, queue: QueueId, pos: u64) -> Tag {
         self.put(queue, true, pos)
     }
 
-    fn next(&mut self) -> Next {
+    pub(crate) fn next(&mut self) -> Next {
         let next = self.elevator.dispatch(self.now);
         self.elevator.check_invariants();
         next
     }
 
     /// Dispatches `tag`, which must be next, and completes it a while later.
-    fn serve(&mut self, tag: Tag) {
+    pub(crate) fn serve(&mut self, tag: Tag) {
         assert_eq!(self.next(), Next::Request(tag));
         self.pass(Nanos::from_millis(3));
         self.complete(tag);
     }
 
-    fn complete(&mut self, tag: Tag) {
+    pub(crate) fn complete(&mut self, tag: Tag) {
         self.elevator.complete(self.now, tag);
         self.free.push(tag);
     }
 
-    fn pass(&mut self, span: Nanos) {
+    pub(crate) fn pass(&mut self, span: Nanos) {
         self.now += span;
     }
 }
@@ -176,31 +176,6 @@ fn who_thinks_for_as_long_as_the_wait_at_most_is_waited_for_until_it_comes() {
 }
 
 #[test]
-fn issuers_that_always_end_teach_not_to_wait_for_strangers() {
-    let mut desk = Desk::new(AnticipatoryTunables::default());
-    let other = desk.queue();
-    let mut waits = 0;
-    for round in 0..40 {
-        let stranger = desk.queue();
-        let only = desk.read(stranger, 1000);
-        desk.serve(only);
-        desk.elevator.remove_queue(desk.now, stranger);
-        let far = desk.put(other, false, FAR);
-        let mut next = desk.next();
-        if let Next::NotBefore(until) = next {
-            waits += 1;
-            assert_eq!(round + 1, waits, "once it is learnt, it is learnt");
-            desk.now = until;
-            next = desk.next();
-        }
-        assert_eq!(next, Next::Request(far));
-        desk.pass(Nanos::from_millis(3));
-        desk.complete(far);
-    }
-    assert!((1..=10).contains(&waits), "{waits} waits");
-}
-
-#[test]
 fn no_wait_begins_if_waiting_is_turned_off_or_the_oldest_read_is_overdue() {
     let tunables = AnticipatoryTunables { antic_expire: Nanos::ZERO, ..Default::default() };
     let mut desk = Desk::new(tunables);
@@ -265,51 +240,6 @@ fn an_idle_device_never_waits_longer_than_allowed() {
             assert!(until <= *idle_since.get_or_insert(desk.now) + ANTIC_EXPIRE);
         }
     });
-}
-
-/// Serves reads and writes that never end, one at a time, each for `service`; returns how many
-/// writes each batch of writes had.
-fn write_batches(service: Nanos) -> Vec<u64> {
-    let mut desk = Desk::new(AnticipatoryTunables::default());
-    let queue = desk.queue();
-    let mut batches = Vec::new();
-    let (mut in_batch, mut pos) = (0, 0);
-    let mut syncs = [false; 8];
-    let mut waiting = [0; 2];
-    while batches.len() < 120 {
-        for sync in [false, true] {
-            while waiting[usize::from(sync)] < 2 {
-                pos += 100;
-                waiting[usize::from(sync)] += 1;
-                let tag = desk.put(queue, sync, pos);
-                syncs[tag.0 as usize] = sync;
-            }
-        }
-        let Next::Request(tag) = desk.next() else { unreachable!("both always wait") };
-        let sync = syncs[tag.0 as usize];
-        waiting[usize::from(sync)] -= 1;
-        if !sync {
-            in_batch += 1;
-        } else if in_batch > 0 {
-            batches.push(core::mem::take(&mut in_batch));
-        }
-        desk.pass(service);
-        desk.complete(tag);
-    }
-    batches
-}
-
-#[test]
-fn batches_of_writes_come_to_last_as_long_as_they_may() {
-    for service_us in [200, 1_000, 5_000, 20_000, 200_000] {
-        let batches = write_batches(Nanos::from_micros(service_us));
-        for &writes in &batches[100..] {
-            // The batch is timed until the first read after it is done.
-            let took_us = (writes + 1) * service_us;
-            let is_close = took_us.abs_diff(125_000) <= 2 * service_us;
-            assert!(is_close || writes == 1, "{writes} writes of {service_us} us");
-        }
-    }
 }
 
 #[test]

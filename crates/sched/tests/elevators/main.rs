@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod anticipatory;
+mod anticipatory_random;
 mod cfq;
 mod cfq_random;
 mod conservation;
