@@ -1,5 +1,7 @@
 //! What `cfq` promises, in random histories.
 
+use std::collections::VecDeque;
+
 use evenkeel_sched::{CfqTunables, Class, GroupId, Nanos, Next, Priority, Tag};
 
 use crate::cfq::World;
@@ -96,6 +98,106 @@ fn a_queue_has_its_quantum_at_the_device_and_real_time_goes_first() {
                 3..=4 if !device.at_device.is_empty() => device.complete(&mut world, &mut random),
                 _ => device.dispatch(&mut world, &classes, quantum),
             }
+        }
+    });
+}
+
+/// A device that does one request after the other and takes `depth` of them in advance, from
+/// queues of the given levels that always have more.
+struct Rounds {
+    world: World,
+    depth: usize,
+    /// Oldest first.
+    inside: VecDeque<Tag>,
+    /// When each queue sent a request last, and the longest time between two.
+    last: Vec<Nanos>,
+    longest: Vec<Nanos>,
+}
+
+impl Rounds {
+    fn new(tunables: CfqTunables, levels: &[u8], random: &mut Random) -> Self {
+        let mut world = World::new(tunables, true);
+        for &level in levels {
+            let priority = Priority { class: Class::BestEffort, level };
+            let index = world.queue(GroupId::ROOT, priority, true);
+            world.loads[index].service = Nanos::from_micros(1_000 + random.below(7_000));
+        }
+        let (depth, inside) = (1 + random.index(4), VecDeque::new());
+        (0..levels.len()).for_each(|index| (0..=depth).for_each(|_| world.enqueue(index)));
+        let (last, longest) = (vec![world.now; levels.len()], vec![Nanos::ZERO; levels.len()]);
+        Self { world, depth, inside, last, longest }
+    }
+
+    fn run(&mut self, span: Nanos) {
+        let end = self.world.now + span;
+        while self.world.now < end {
+            while self.inside.len() < self.depth
+                && let Next::Request(tag) = self.world.next()
+            {
+                let (owner, now) = (self.world.owners[tag.0 as usize], self.world.now);
+                self.longest[owner] = self.longest[owner].max(now.since(self.last[owner]));
+                self.last[owner] = now;
+                self.inside.push_back(tag);
+            }
+            let tag = self.inside.pop_front().expect("all queues wait");
+            let owner = self.world.owners[tag.0 as usize];
+            self.world.now += self.world.loads[owner].service;
+            self.world.complete(tag);
+            self.world.enqueue(owner);
+        }
+    }
+}
+
+/// Returns the slice of a queue of this level when `queues` of them compete, in ns.
+fn slice_of(tunables: &CfqTunables, level: u8, queues: u64) -> u64 {
+    let (usual, target) = (tunables.slice_sync.0, tunables.target_latency.0);
+    let slice = usual / 5 * (9 - u64::from(level));
+    let part =
+        |of: u64| u64::try_from(u128::from(slice) * u128::from(of) / u128::from(usual)).unwrap();
+    if !tunables.low_latency || usual * queues <= target {
+        return slice;
+    }
+    part(target / queues).max(slice.min(part(2 * tunables.slice_idle.0)))
+}
+
+/// T5.2: a round takes the target latency, or two idle periods for each queue; and for each queue
+/// what was at the device, the request before its clock runs and the last one. Who overran his
+/// slice steps back by as much, so somebody else may go twice. A better level goes ahead for as
+/// long as its place is before that of the worse one, which no target shortens.
+#[test]
+fn a_round_takes_the_target_latency_or_two_idle_periods_for_each_queue() {
+    for_many_seeds(10_000, |seed| {
+        let mut random = Random::new(seed);
+        let ms = |random: &mut Random, least, most| {
+            Nanos::from_millis(least + random.below(most - least + 1))
+        };
+        let tunables = CfqTunables {
+            slice_sync: ms(&mut random, 10, 100),
+            slice_idle: ms(&mut random, 0, 8),
+            target_latency: ms(&mut random, 50, 300),
+            low_latency: random.chance(80),
+            ..CfqTunables::default()
+        };
+        let queues = 2 + random.index(5);
+        let is_equal = random.chance(50);
+        let level = u8::try_from(random.below(8)).unwrap();
+        let mut draw = |_| if is_equal { level } else { u8::try_from(random.below(8)).unwrap() };
+        let levels: Vec<u8> = (0..queues).map(&mut draw).collect();
+        let mut rounds = Rounds::new(tunables, &levels, &mut random);
+        let slowest = rounds.world.loads.iter().map(|load| load.service.0).max().unwrap();
+        let overshoot = (rounds.depth as u64 + 1) * slowest;
+        let turn = |level: u8| slice_of(&tunables, level, queues as u64) + overshoot;
+        let round: u64 = levels.iter().map(|&level| turn(level)).sum();
+        // The average number of queues has to be learnt first.
+        rounds.run(Nanos(2 * round));
+        rounds.longest.fill(Nanos::ZERO);
+        rounds.run(Nanos(2 * round));
+        let best = *levels.iter().min().unwrap();
+        for (&level, &longest) in levels.iter().zip(&rounds.longest) {
+            let unscaled = CfqTunables { low_latency: false, ..tunables };
+            let lead = slice_of(&unscaled, best, 1) - slice_of(&unscaled, level, 1);
+            let behind = if lead > 0 { lead * (queues as u64 - 1) + turn(best) } else { 0 };
+            assert!(longest.0 <= round + behind, "T5.2: {longest:?}, {round} + {behind}");
         }
     });
 }

@@ -7,6 +7,7 @@ mod cfq;
 mod cfq_random;
 mod conservation;
 mod deadline;
+mod deadline_random;
 mod kyber;
 mod model;
 mod noop;
