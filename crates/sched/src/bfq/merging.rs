@@ -75,20 +75,30 @@ pub(super) struct Sharing {
     /// It is shared and seeky: its issuers part when they next insert.
     pub(super) parts: bool,
     created: Nanos,
-    /// The queue that it is to be merged with for ever, and when that one was created.
-    stable_with: Option<(u32, Nanos)>,
+    /// Tells it from those that have had its place before, even at the same instant.
+    serial: u64,
+    /// The queue that it is to be merged with for ever.
+    stable_with: Option<Head>,
     /// When it was first served since it turned busy.
     served_since: Option<Nanos>,
 }
 
+/// A queue that heads a burst of creations, perhaps gone since.
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    id: u32,
+    serial: u64,
+}
+
 impl Sharing {
-    pub(super) fn new(now: Nanos) -> Self {
+    pub(super) fn new(now: Nanos, serial: u64) -> Self {
         Self {
             first: NOBODY,
             issuers: 0,
             shared: false,
             parts: false,
             created: now,
+            serial,
             stable_with: None,
             served_since: None,
         }
@@ -115,6 +125,16 @@ pub(super) struct Merging {
     issuers: alloc::vec::Vec<Issuer>,
     free: alloc::vec::Vec<u32>,
     places: Places,
+    /// Queues created so far.
+    serials: u64,
+}
+
+impl Merging {
+    /// Returns a number that no other queue has.
+    pub(super) fn next_serial(&mut self) -> u64 {
+        self.serials += 1;
+        self.serials
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -145,8 +165,8 @@ impl Nodes for Places {
 pub(super) struct Neighbours {
     /// Its queues by the sector of their next request.
     by_pos: Tree,
-    /// The queue that heads the latest burst of creations, and when it was created.
-    newest: Option<(u32, Nanos)>,
+    /// The queue that heads the latest burst of creations.
+    newest: Option<Head>,
 }
 
 impl Bfq {
@@ -299,6 +319,7 @@ impl Bfq {
 
     /// Lets all issuers of queue `id` use queue `into` from now on.
     pub(super) fn unite(&mut self, now: Nanos, id: u32, into: u32, stable: bool) {
+        assert_ne!(id, into, "two queues become one");
         for queue in [id, into] {
             self.save(now, queue);
         }
@@ -335,8 +356,8 @@ impl Bfq {
             self.tie(into, waker);
         }
         let newest = &mut self.groups[group as usize].neighbours.newest;
-        if newest.is_some_and(|(newest, _)| newest == id) {
-            *newest = Some((into, self.queues[into as usize].sharing.created));
+        if newest.is_some_and(|newest| newest.id == id) {
+            *newest = Some(Head { id: into, serial: self.queues[into as usize].sharing.serial });
         }
         self.retire_queue(now, id);
         self.renew_urgency(now, into);
@@ -409,26 +430,27 @@ impl Bfq {
         if !self.tunables.stable_merge || !queue.sync || queue.class == Class::Idle {
             return;
         }
-        let is_alike = |&(newest, created): &(u32, Nanos)| {
-            let other = &self.queues[newest as usize];
-            self.still_exists(newest, created)
-                && now <= created + PROBATION
+        let is_alike = |&newest: &Head| {
+            let other = &self.queues[newest.id as usize];
+            self.still_exists(newest)
+                && now <= other.sharing.created + PROBATION
                 && (other.group, other.class, other.level)
                     == (queue.group, queue.class, queue.level)
         };
         let neighbours = self.groups[queue.group as usize].neighbours;
         let group = queue.group as usize;
-        let Some((newest, created)) = neighbours.newest.filter(is_alike) else {
-            self.groups[group].neighbours.newest = Some((id, now));
+        let Some(newest) = neighbours.newest.filter(is_alike) else {
+            let serial = queue.sharing.serial;
+            self.groups[group].neighbours.newest = Some(Head { id, serial });
             return;
         };
-        if now > created + BURST {
+        if now > self.queues[newest.id as usize].sharing.created + BURST {
             return;
         }
         if self.is_queueing_flash() {
-            self.unite(now, id, newest, true);
+            self.unite(now, id, newest.id, true);
         } else {
-            self.queues[id as usize].sharing.stable_with = Some((newest, created));
+            self.queues[id as usize].sharing.stable_with = Some(newest);
         }
     }
 
@@ -436,15 +458,15 @@ impl Bfq {
     fn stable_target(&mut self, now: Nanos, id: u32) -> Option<u32> {
         let queue = &mut self.queues[id as usize];
         let is_due = !queue.fresh && now > queue.sharing.created + PROBATION;
-        let (target, created) = queue.sharing.stable_with.take_if(|_| is_due)?;
+        let target = queue.sharing.stable_with.take_if(|_| is_due)?;
         let queue = &self.queues[id as usize];
-        let is_wanted = self.still_exists(target, created) && !self.idling_boosts(queue);
-        is_wanted.then_some(target)
+        let is_wanted = self.still_exists(target) && !self.idling_boosts(queue);
+        is_wanted.then_some(target.id)
     }
 
-    fn still_exists(&self, id: u32, created: Nanos) -> bool {
-        let queue = &self.queues[id as usize];
-        queue.used && !queue.gone && queue.sharing.created == created
+    fn still_exists(&self, head: Head) -> bool {
+        let queue = &self.queues[head.id as usize];
+        queue.used && !queue.gone && queue.sharing.serial == head.serial
     }
 
     /// Puts a queue where its next request belongs among its neighbours.
@@ -505,7 +527,11 @@ impl Bfq {
             assert_eq!(queue.gone, routed[id] == 0, "who has no issuers is gone");
             let next = |&at: &u32| some(self.merging.issuers[at as usize].next);
             let listed = core::iter::successors(some(queue.sharing.first), next);
-            assert_eq!(listed.take(routed.len() + 9).count(), routed[id] as usize, "P26: no cycle");
+            assert_eq!(
+                listed.take(self.merging.routes.len() + 1).count(),
+                routed[id] as usize,
+                "P26: no cycle"
+            );
             assert!(routed[id] <= 1 || queue.sharing.shared, "several issuers share");
             let spot = self.merging.places.0[id];
             if self.tunables.merge_queues && spot.links.is_linked() {

@@ -404,7 +404,7 @@ impl Bfq {
             inject: InjectLimit::new(now),
             debt: 0,
             ties: Ties::default(),
-            sharing: Sharing::new(now),
+            sharing: Sharing::new(now, self.merging.next_serial()),
         }
     }
 

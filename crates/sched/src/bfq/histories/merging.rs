@@ -176,6 +176,20 @@ fn a_burst_of_creations_is_one_queue_for_ever_on_flash() {
     assert_ne!(world.route(queues[0]), world.route(queues[1]), "unless it is off");
 }
 
+#[test]
+fn who_takes_the_place_of_a_removed_queue_at_the_same_instant_is_somebody_else() {
+    let tunables = BfqTunables { stable_merge: true, ..BfqTunables::default() };
+    for rotational in [false, true] {
+        let (mut world, queues) = created(tunables, rotational, &[0]);
+        let place = world.route(queues[0]);
+        let group = GroupId(world.bfq.queues[place as usize].group);
+        world.bfq.remove_queue(world.now, queues[0]);
+        let other = world.bfq.add_queue(world.now, group, Priority::default(), true);
+        assert_eq!(world.route(other), place);
+        world.bfq.check_invariants();
+    }
+}
+
 /// Lets the second of two queues that were created together on a disk read for a second, each
 /// time `far` from where it stopped, after so many milliseconds; returns whether it still has a
 /// queue of its own then.
