@@ -4,17 +4,21 @@
 //! The first byte chooses the elevator; the variable `FUZZ_ELEVATOR` holds on to one by its name.
 #![no_main]
 
+mod tuning;
+
 use std::sync::LazyLock;
 
 use arbitrary::Arbitrary;
 use evenkeel_sched::{
-    BfqTunables, Class, Elevator, ElevatorConfig, GroupId, Insertion, Kind, Nanos, Next, Op, Priority, QueueId,
-    Request, Scheduler, Tag, Weight,
+    Class, Elevator, ElevatorConfig, GroupId, Insertion, Kind, MergeLimits, Nanos, Next, Op,
+    Priority, QueueId, Request, Scheduler, Tag, Urgency, Weight,
 };
 use libfuzzer_sys::fuzz_target;
 
 /// Most requests at once; a step that wants more is left out.
 const TAGS: usize = 64;
+/// Where requests begin: near each other, and far apart.
+const AREAS: [u64; 5] = [0, 1 << 12, 1 << 18, 1 << 30, 1 << 50];
 /// Most groups and queues over a history.
 const NODES: usize = 24;
 
@@ -27,10 +31,20 @@ static FIXED: LazyLock<Option<Kind>> = LazyLock::new(|| {
 #[derive(Arbitrary, Debug)]
 struct History {
     kind: u8,
-    /// Chooses among the tunables of BFQ.
-    compat: u8,
     rotational: bool,
+    depth: u8,
+    max_sectors: u16,
+    max_segments: u8,
+    /// What is tuned before the start.
+    tunables: Vec<Tuned>,
     steps: Vec<Step>,
+}
+
+/// One tunable, and its value.
+#[derive(Arbitrary, Debug)]
+struct Tuned {
+    field: u8,
+    raw: u16,
 }
 
 #[derive(Arbitrary, Debug)]
@@ -40,11 +54,17 @@ enum Step {
     SetWeight { group: u8, weight: u16 },
     AddQueue { group: u8, class: u8, level: u8, sync: bool },
     RemoveQueue { queue: u8 },
-    Insert { queue: u8, op: u8, place: u8, nr_sectors: u8, segments: u8, sync: bool },
+    SetUrgency { queue: u8, urgency: u8 },
+    DenyStart { queue: u8 },
+    Tune(Tuned),
+    SetDepth { depth: u8 },
+    Insert { queue: u8, op: u8, area: u8, place: u8, nr_sectors: u8, segments: u8, sync: bool },
     Dispatch,
+    Pull { which: u8 },
     Complete { which: u8 },
     Wait { us: u16 },
     WaitLong { ms: u16 },
+    WaitForDeadline,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -70,6 +90,7 @@ struct Queue {
 
 #[derive(Debug)]
 struct World {
+    config: ElevatorConfig,
     elevator: Elevator,
     now: Nanos,
     groups: Vec<Group>,
@@ -80,15 +101,17 @@ struct World {
 
 fuzz_target!(|history: History| {
     let kind = (*FIXED).unwrap_or(Kind::ALL[usize::from(history.kind) % Kind::ALL.len()]);
-    let bfq = BfqTunables {
-        kernel_compat: history.compat % 4 == 0,
-        low_latency: history.compat % 3 > 0,
-        merge_queues: history.compat % 5 == 0,
-        ..BfqTunables::default()
+    let merge = MergeLimits {
+        max_sectors: u32::try_from(tuning::between(history.max_sectors, 1, u32::MAX.into()))
+            .expect("32 bits"),
+        max_segments: u16::from(history.max_segments).max(1),
     };
-    let rotational = history.rotational;
-    let config = ElevatorConfig { kind, bfq, rotational, ..Default::default() };
-    let mut world = World::new(&config);
+    let (rotational, depth) = (history.rotational, u32::from(history.depth));
+    let mut config = ElevatorConfig { kind, merge, rotational, depth, ..Default::default() };
+    for Tuned { field, raw } in &history.tunables {
+        tuning::tune(&mut config, *field, *raw);
+    }
+    let mut world = World::new(config);
     for step in &history.steps {
         world.step(step);
         world.check();
@@ -105,10 +128,11 @@ fn weight(raw: u16) -> Weight {
 }
 
 impl World {
-    fn new(config: &ElevatorConfig) -> Self {
+    fn new(config: ElevatorConfig) -> Self {
         let now = Nanos::ORIGIN;
         Self {
-            elevator: Elevator::new(now, config),
+            elevator: Elevator::new(now, &config),
+            config,
             now,
             groups: vec![Group { id: GroupId::ROOT, parent: 0, alive: true }],
             queues: Vec::new(),
@@ -138,7 +162,21 @@ impl World {
                     self.elevator.remove_queue(self.now, queue.id);
                 }
             }
-            Step::Insert { queue, op, place, nr_sectors, segments, sync } => {
+            Step::SetUrgency { queue, urgency } => {
+                let urgencies = [Urgency::None, Urgency::Interactive, Urgency::SoftRealTime];
+                if let Some(queue) = self.live_queue(queue) {
+                    let urgency = urgencies[usize::from(urgency % 3)];
+                    self.elevator.set_urgency(self.now, queue, urgency);
+                }
+            }
+            Step::DenyStart { queue } => {
+                if let Some(queue) = self.live_queue(queue) {
+                    self.elevator.deny_start(self.now, queue);
+                }
+            }
+            Step::Tune(Tuned { field, raw }) => self.tune(field, raw),
+            Step::SetDepth { depth } => self.elevator.set_depth(u32::from(depth)),
+            Step::Insert { queue, op, area, place, nr_sectors, segments, sync } => {
                 let op = match op % 8 {
                     0..3 => Op::Read,
                     3..6 => Op::Write,
@@ -149,7 +187,7 @@ impl World {
                     tag: Tag(0),
                     queue: QueueId(0),
                     op,
-                    pos: u64::from(place) * 8,
+                    pos: AREAS[usize::from(area) % AREAS.len()] + u64::from(place) * 8,
                     nr_sectors: u32::from(nr_sectors % 8 + 1) * 8,
                     segments: u16::from(segments % 4) + 1,
                     sync,
@@ -159,10 +197,28 @@ impl World {
             Step::Dispatch => {
                 self.dispatch();
             }
+            Step::Pull { which } => self.pull(which),
             Step::Complete { which } => self.complete(which),
             Step::Wait { us } => self.now += Nanos::from_micros(u64::from(us)),
             Step::WaitLong { ms } => self.now += Nanos::from_millis(u64::from(ms)),
+            Step::WaitForDeadline => {
+                self.now =
+                    self.elevator.next_deadline().map_or(self.now, |then| self.now.max(then));
+            }
         }
+    }
+
+    fn live_queue(&self, which: u8) -> Option<QueueId> {
+        let queue = &self.queues[pick(which, self.queues.len())?];
+        (!queue.removed).then_some(queue.id)
+    }
+
+    fn tune(&mut self, field: u8, raw: u16) {
+        tuning::tune(&mut self.config, field, raw);
+        assert!(self.elevator.set_tunables(self.now, &self.config));
+        let kind = if self.config.kind == Kind::Noop { Kind::None } else { Kind::Noop };
+        let other = ElevatorConfig { kind, ..self.config.clone() };
+        assert!(!self.elevator.set_tunables(self.now, &other), "it is another elevator");
     }
 
     fn add_group(&mut self, parent: u8, weight: Weight) {
@@ -230,22 +286,7 @@ impl World {
     fn dispatch(&mut self) -> Next {
         let next = self.elevator.dispatch(self.now);
         match next {
-            Next::Request(tag) => {
-                let mut part = Some(self.elevator.first_part(tag));
-                let (mut end, mut found) = (None, false);
-                while let Some(current) = part {
-                    let index = usize::try_from(current.0).expect("few tags");
-                    let held = self.requests[index].as_mut();
-                    let (request, _, state) = held.expect("dispatched what was inserted");
-                    assert_eq!(*state, State::Waiting, "{current:?} came out twice");
-                    assert!(end.is_none_or(|end| end == request.pos), "parts are not adjacent");
-                    *state = State::Dispatched(tag);
-                    end = Some(request.end());
-                    found |= current == tag;
-                    part = self.elevator.next_part(current);
-                }
-                assert!(found, "a request is not among its own parts");
-            }
+            Next::Request(tag) => self.take_out(tag),
             Next::NotBefore(then) => {
                 assert!(then > self.now, "told to wait for the past");
                 let deadline = self.elevator.next_deadline().expect("somebody asks again");
@@ -258,6 +299,44 @@ impl World {
             }
         }
         next
+    }
+
+    /// Notes that a request has gone to the device, with all its parts.
+    fn take_out(&mut self, tag: Tag) {
+        let mut part = Some(self.elevator.first_part(tag));
+        let (mut end, mut found, mut parts) = (None, false, 0);
+        let (mut sectors, mut segments) = (0, 0);
+        while let Some(current) = part {
+            let index = usize::try_from(current.0).expect("few tags");
+            let held = self.requests[index].as_mut();
+            let (request, _, state) = held.expect("dispatched what was inserted");
+            assert_eq!(*state, State::Waiting, "{current:?} came out twice");
+            assert!(end.is_none_or(|end| end == request.pos), "parts are not adjacent");
+            *state = State::Dispatched(tag);
+            end = Some(request.end());
+            found |= current == tag;
+            parts += 1;
+            sectors += request.nr_sectors;
+            segments += request.segments;
+            part = self.elevator.next_part(current);
+        }
+        assert!(found, "a request is not among its own parts");
+        let MergeLimits { max_sectors, max_segments } = self.config.merge;
+        let is_within = sectors <= max_sectors && segments <= max_segments;
+        assert!(parts == 1 || is_within, "merged beyond the limits");
+    }
+
+    /// Sends any waiting request, or part of one, out of turn.
+    fn pull(&mut self, which: u8) {
+        let waiting = self.requests.iter().flatten();
+        let waiting = waiting.filter(|(_, _, state)| *state == State::Waiting);
+        let waiting: Vec<Tag> = waiting.map(|(request, ..)| request.tag).collect();
+        let Some(index) = pick(which, waiting.len()) else { return };
+        let whole = self.elevator.pull(self.now, waiting[index]);
+        self.take_out(whole);
+        let held = self.requests[usize::try_from(waiting[index].0).expect("few tags")];
+        let (_, _, state) = held.expect("it is at the device");
+        assert_eq!(state, State::Dispatched(whole), "it went with its whole");
     }
 
     /// Returns the tags at the device, without parts.
@@ -287,7 +366,19 @@ impl World {
         let queued = usize::try_from(self.elevator.queued()).expect("few tags");
         assert!(queued <= waiting && (queued > 0 || waiting == 0), "{queued} of {waiting}");
         let in_flight = usize::try_from(self.elevator.in_flight()).expect("few tags");
-        assert_eq!(in_flight, self.in_flight().len());
+        let at_device = self.in_flight();
+        assert_eq!(in_flight, at_device.len());
+        for tag in at_device {
+            let urgency = self.elevator.urgency(tag);
+            assert!(self.config.kind == Kind::Bfq || urgency == Urgency::None);
+        }
+        let root = self.elevator.group_report(GroupId::ROOT);
+        assert_eq!(root.queued, self.elevator.queued(), "the root counts everything");
+        for group in self.groups.iter().filter(|group| group.alive) {
+            assert!(self.elevator.group_report(group.id).service_sectors <= root.service_sectors);
+            let keeps = self.elevator.group_stats(group.id).is_some();
+            assert_eq!(keeps, self.config.kind == Kind::Bfq, "only bfq keeps statistics");
+        }
     }
 
     /// Lets everything out; the device always has room.
