@@ -48,7 +48,7 @@ fn the_device_is_kept_until_the_deadline_and_not_longer() {
 fn who_is_raised_is_waited_for_longer() {
     let tunables = BfqTunables { injection: false, ..BfqTunables::default() };
     let (mut bfq, now, _) = one_served(tunables, ROTATING);
-    assert_eq!(bfq.dispatch(now), Next::NotBefore(now + Nanos::from_millis(20)));
+    assert_eq!(bfq.dispatch(now), Next::NotBefore(now + Nanos::from_millis(30)));
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn a_wait_longer_than_an_idle_slice_lets_one_request_of_another_raised_queue_in(
     assert_eq!(bfq.dispatch(now), Next::NotBefore(wasteful));
     assert_eq!(bfq.dispatch(wasteful), Next::Request(Tag(1)));
     bfq.check_invariants();
-    assert_eq!(bfq.dispatch(wasteful), Next::NotBefore(now + Nanos::from_millis(20)), "only one");
+    assert_eq!(bfq.dispatch(wasteful), Next::NotBefore(now + Nanos::from_millis(30)), "only one");
     let back = now + Nanos::from_millis(9);
     insert(&mut bfq, back, 3, queues[0], 8);
     assert_eq!(bfq.dispatch(back), Next::Request(Tag(3)), "it is still in service");

@@ -6,8 +6,12 @@ use crate::{Class, Nanos};
 
 /// A request counts as answered "at once" within this time.
 const IMMEDIATE: Nanos = Nanos::from_millis(2);
-/// Longest wait for a raised queue on a device that rotates.
-const RAISED_IDLE: Nanos = Nanos::from_millis(20);
+/// Longest wait for a program that starts, where the device is kept for it: about what a request of
+/// somebody else would take, with the ways there and back. To wait for as long as the alternative
+/// costs is at most twice as bad as knowing when it comes.
+pub(super) const RAISED_IDLE: Nanos = Nanos::from_millis(30);
+/// Longest wait for any raised queue in Linux, and for one that keeps a pace.
+const LINUX_RAISED_IDLE: Nanos = Nanos::from_millis(20);
 /// Longest mean think time for which a device that queues and does not rotate is kept: a guest
 /// that answers a completion with the next request needs a fraction of it.
 const FLASH_THINK: Nanos = Nanos::from_millis(1);
@@ -88,7 +92,7 @@ impl Bfq {
     /// Begins to wait for the next request of the queue in service.
     pub(super) fn arm_idle(&mut self, now: Nanos, id: u32) {
         self.slot.idle_began = now;
-        self.slot.idle_until = Some(now + self.idle_window(id));
+        self.slot.idle_until = Some(now + self.idle_window(now, id));
         self.slot.wasteful_from = self.wasteful_from(now, id);
     }
 
@@ -100,7 +104,7 @@ impl Bfq {
             || (self.rules.raised_are_left_alone && !self.is_queueing_flash() && is_quick())
     }
 
-    fn idle_window(&self, id: u32) -> Nanos {
+    fn idle_window(&self, now: Nanos, id: u32) -> Nanos {
         let queue = &self.queues[id as usize];
         let slice = self.tunables.slice_idle;
         if self.is_queueing_flash() {
@@ -108,7 +112,9 @@ impl Bfq {
             return slice.min(FLASH_IDLE.max(Nanos(mean.0.saturating_mul(4))));
         }
         if queue.raise.is_on() {
-            slice.max(RAISED_IDLE)
+            let starts = queue.raise.starts(now, self.wr_duration()) && self.is_privileged(id);
+            let is_kept = self.rules.raised_are_left_alone && starts;
+            slice.max(if is_kept { RAISED_IDLE } else { LINUX_RAISED_IDLE })
         } else if queue.seek.is_seeky() && !self.is_asymmetric(id) {
             slice.min(IMMEDIATE)
         } else {

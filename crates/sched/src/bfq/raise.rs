@@ -69,6 +69,13 @@ impl Raise {
         self.urged != Urgency::None
     }
 
+    /// Returns whether somebody starts something: it is an interactive one, or its time as such is
+    /// not over.
+    pub(super) fn starts(&self, now: Nanos, lasts: Nanos) -> bool {
+        let goes_on = || self.interactive_since.is_some_and(|since| now <= since + lasts);
+        self.kind == WrKind::Interactive || goes_on()
+    }
+
     /// Returns whether its time is over.
     pub(super) fn is_late(&self, now: Nanos) -> bool {
         now > self.began + self.lasts

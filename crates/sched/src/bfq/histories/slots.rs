@@ -1,6 +1,7 @@
 //! What holds of budgets and slots after every step.
 
 use super::super::ExpireReason;
+use super::super::idling::RAISED_IDLE;
 use super::*;
 
 /// What is left of budgets: the queues that continue with it, and how much it is.
@@ -48,7 +49,7 @@ fn check_time(world: &World, setup: &Setup, next: Next) {
         _ if bfq.queued() > 0 && world.now >= slot.ends => {
             let queue = &bfq.queues[id as usize];
             let until = slot.idle_until.expect("B8: it is waited for, or left");
-            let window = setup.tunables.slice_idle.max(Nanos::from_millis(20));
+            let window = setup.tunables.slice_idle.max(RAISED_IDLE);
             assert!(world.now < until && until <= slot.idle_began + window, "B8: too long");
             assert!(queue.is_empty() && queue.in_flight == 0, "B8: nothing is outstanding");
             assert_eq!(queue.think.last_end(), Some(slot.idle_began), "B8: from its completion");

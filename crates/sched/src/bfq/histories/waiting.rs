@@ -1,5 +1,6 @@
 //! When the scheduler has nothing to say although requests wait.
 
+use super::super::idling::RAISED_IDLE;
 use super::*;
 
 /// Returns why nothing goes to the device although something waits, if there is a reason.
@@ -25,7 +26,7 @@ proptest! {
     #[test]
     fn whoever_waits_waits_for_a_reason(setup in setup(), steps in steps()) {
         let mut world = World::new(setup);
-        let longest = setup.tunables.slice_idle.max(Nanos::from_millis(20));
+        let longest = setup.tunables.slice_idle.max(RAISED_IDLE);
         for step in steps {
             world.step(step, &mut |world, _, next| {
                 let bfq = &world.bfq;
