@@ -6,7 +6,7 @@
 
 use evenkeel_sched::{Class, Nanos, Priority, QueueId};
 
-use crate::streams::{Reading, STREAMS, StreamId, Streams};
+use crate::streams::{Reading, STREAMS, Seat, StreamId, Streams};
 
 /// Reads the priority word of a virtio-blk header.
 ///
@@ -76,8 +76,9 @@ impl Default for VmQueues {
 }
 
 impl VmQueues {
-    /// Returns the stream that a read belongs to, and whether it starts something; remembers it. `pos` is its first sector
-    /// on the pool's address space, so that disks of the VM are told apart.
+    /// Returns the stream that a read belongs to, and whether it starts something; remembers it.
+    /// `pos` is its first sector on the pool's address space, so that disks of the VM are told
+    /// apart.
     pub(crate) fn stream(
         &mut self,
         now: Nanos,
@@ -86,6 +87,11 @@ impl VmQueues {
         nr_sectors: u32,
     ) -> Reading {
         self.streams.on_read(now, number(priority), pos, nr_sectors)
+    }
+
+    /// Notes that such a read is over.
+    pub(crate) fn read_is_done(&mut self, now: Nanos, seat: Seat) {
+        self.streams.on_done(now, seat);
     }
 
     /// Returns the place of the queue for `priority` and `sync`; only what somebody waits for is

@@ -1,5 +1,6 @@
 //! The engine: everything about a request but its bytes.
 
+mod completion;
 mod control;
 mod dispatch;
 mod explain;
@@ -28,7 +29,7 @@ use crate::request::{Geometry, Request, SECTOR_BYTES, Status};
 use crate::slots::{
     Carried, DeviceOp, Errno, Links, Parts, Place, Precedence, Retired, Slot, Slots, Token,
 };
-use crate::streams::Reading;
+use crate::streams::StreamId;
 
 /// How an engine decides.
 #[derive(Clone, Debug)]
@@ -492,26 +493,31 @@ impl Engine {
     }
 
     /// Returns the queue of a request whose first sector on the pool's address space is `pos`.
-    fn queue(&mut self, now: Nanos, vm: GroupId, slot: &Slot, pos: u64) -> QueueId {
-        let Slot { priority, sync, piece_sectors, .. } = *slot;
+    fn queue(&mut self, now: Nanos, vm: GroupId, tag: Tag, pos: u64) -> QueueId {
+        let slot = self.slots.get_mut(tag);
+        let (priority, sync) = (slot.priority, slot.sync);
         let group = self.groups.get_mut(vm);
         let known_as = group.known_as;
         // What the guest itself has marked belongs together: it is what somebody waits for.
         let has_streams = self.tells_streams_apart
             && self.scheduler.profits_from_streams()
             && !classify::is_preferred(priority);
-        let reading = if has_streams && slot.op == DeviceOp::Read {
-            group.queues.stream(now, priority, pos, piece_sectors)
-        } else {
-            Reading::default()
-        };
-        let place = group.queues.slot(priority, sync, reading.stream);
+        let (mut stream, mut returns) = (StreamId::default(), false);
+        if has_streams && slot.op == DeviceOp::Read {
+            if let Some(seat) = slot.seat.take() {
+                group.queues.read_is_done(now, seat);
+            }
+            let reading = group.queues.stream(now, priority, pos, slot.piece_sectors);
+            (stream, returns) = (reading.stream, reading.returns);
+            slot.seat = reading.seat;
+        }
+        let place = group.queues.slot(priority, sync, stream);
         let (queue, is_new) = match *place {
             Some(queue) => (queue, false),
             None => (self.scheduler.add_queue(now, known_as, priority, sync), true),
         };
         *place = Some(queue);
-        if reading.returns {
+        if returns {
             self.scheduler.deny_start(now, queue);
         }
         if is_new && self.helps.is_any_on() {
@@ -526,29 +532,12 @@ impl Engine {
         let op = slot.op.scheduled();
         let disk = self.disk(slot.disk);
         let (vm, pos) = (disk.vm, disk.base + slot.sector + u64::from(slot.done_sectors));
-        let queue = self.queue(now, vm, &slot, pos);
+        let queue = self.queue(now, vm, tag, pos);
         // The memory of a piece is no whole request's: it is merged with nobody.
         let segments = if slot.is_split() { u16::MAX } else { slot.segments };
         let (nr_sectors, sync) = (slot.piece_cost_sectors(), slot.sync);
         let request = evenkeel_sched::Request { tag, queue, op, pos, nr_sectors, segments, sync };
         self.scheduler.insert(now, request);
-    }
-
-    /// Lets whoever decided for a command forget it; its parts stand in `scratch` from then on.
-    fn take_apart(&mut self, now: Nanos, tag: Tag) {
-        let mut parts = core::mem::take(&mut self.scratch);
-        parts.clear();
-        parts.extend(self.parts(tag));
-        self.scratch = parts;
-        self.let_go(now, tag);
-    }
-
-    /// Lets whoever decided for a command forget it.
-    fn let_go(&mut self, now: Nanos, tag: Tag) {
-        match self.slots.get(tag).place {
-            Place::Carried => self.drop_carried(tag),
-            _ => self.scheduler.complete(now, tag),
-        }
     }
 
     /// Gives up a claim; who was held behind it goes next.
@@ -559,85 +548,6 @@ impl Engine {
             self.blame.step_back(now, disk.vm, Aside::Own, 1);
             self.ready.push_back(freed);
         });
-    }
-
-    fn complete_whole(&mut self, now: Nanos, tag: Tag) {
-        if self.slots.get(tag).is_split() {
-            self.take_apart(now, tag);
-            return self.complete_piece(now, tag);
-        }
-        self.release(now, tag);
-        if self.slots.get(tag).parts == 1 {
-            self.let_go(now, tag);
-            self.finish(now, tag, tag, Status::Ok);
-            return;
-        }
-        self.take_apart(now, tag);
-        let parts = core::mem::take(&mut self.scratch);
-        for &part in &parts {
-            self.finish(now, tag, part, Status::Ok);
-        }
-        self.scratch = parts;
-    }
-
-    fn fail_whole(&mut self, now: Nanos, tag: Tag, errno: Errno) {
-        let merged = self.parts(tag).nth(1).is_some();
-        if merged {
-            let slot = self.slots.get(tag);
-            let (parts, vm) = (slot.parts, self.disk(slot.disk).vm);
-            self.blame.wait(now, vm, parts);
-            self.release(now, tag);
-            self.take_from_scheduler(now, tag);
-        } else {
-            self.take_apart(now, tag);
-            self.slots.get_mut(tag).place = Place::Alone;
-            self.complete_single(now, tag, Err(errno));
-        }
-    }
-
-    fn complete_single(&mut self, now: Nanos, tag: Tag, outcome: Result<(), Errno>) {
-        let slot = *self.slots.get(tag);
-        let grows = matches!(slot.op, DeviceOp::Write | DeviceOp::WriteZeroes);
-        let status = match outcome {
-            Ok(()) if slot.is_split() => return self.complete_piece(now, tag),
-            Ok(()) => Status::Ok,
-            Err(errno) if errno.is_full() && grows => {
-                // The claim stays: nobody overtakes a write that waits for room.
-                let disk = self.disk_mut(slot.disk);
-                disk.stalled.push(tag);
-                disk.figures.stalls += 1;
-                disk.retry_at.get_or_insert(now + RETRY_INTERVAL);
-                self.stalled += 1;
-                return;
-            }
-            Err(Errno::EOPNOTSUPP) => Status::Unsupported,
-            Err(_) => Status::IoError,
-        };
-        self.release(now, tag);
-        self.finish(now, tag, tag, status);
-    }
-
-    fn complete_flush(&mut self, now: Nanos, tag: Tag, outcome: Result<(), Errno>) {
-        let status = if outcome.is_ok() { Status::Ok } else { Status::IoError };
-        let id = self.slots.get(tag).disk;
-        let mut next = Some(tag);
-        while let Some(part) = next {
-            next = self.slots.get(part).next;
-            self.finish(now, tag, part, status);
-        }
-        let disk = self.disks[id.0 as usize].as_mut().expect("a flush's disk is there");
-        // Those who came meanwhile share the next flush; the last one carries them.
-        let mut parts = 0;
-        disk.flush_in_flight = disk.flushes_waiting.drain(..).fold(None, |earlier, tag| {
-            parts += 1;
-            let slot = self.slots.get_mut(tag);
-            (slot.next, slot.parts) = (earlier, parts);
-            Some(tag)
-        });
-        if parts > 0 {
-            self.blame.step_back(now, disk.vm, Aside::Own, parts);
-        }
-        self.ready.extend(disk.flush_in_flight);
     }
 
     /// Sends writes that waited for room once more.
@@ -651,36 +561,6 @@ impl Engine {
                 self.ready.extend(disk.stalled.drain(..));
             }
         }
-    }
-
-    /// Notes the end of a request that went to the device as, or as a part of, `whole`.
-    fn finish(&mut self, now: Nanos, whole: Tag, tag: Tag, status: Status) {
-        let dispatched = self.slots.get(whole).dispatched;
-        let slot = self.slots.get_mut(tag);
-        slot.place = Place::Retired;
-        slot.status = status;
-        slot.dispatched = dispatched;
-        slot.completed = now;
-        let slot = *slot;
-        let figures = &mut self.disk_mut(slot.disk).figures;
-        let sectors = u64::from(slot.nr_sectors);
-        match slot.op {
-            DeviceOp::Read => {
-                figures.reads += 1;
-                figures.read_sectors += sectors;
-            }
-            DeviceOp::Write | DeviceOp::WriteZeroes => {
-                figures.writes += 1;
-                figures.written_sectors += sectors;
-            }
-            DeviceOp::Discard => figures.discards += 1,
-            DeviceOp::Flush => figures.flushes += 1,
-        }
-        figures.merged += u64::from(whole != tag && slot.op != DeviceOp::Flush);
-        figures.errors += u64::from(status != Status::Ok);
-        figures.queue_time.add(dispatched - slot.arrived);
-        figures.service_time.add(now - dispatched);
-        self.retired.push_back(tag);
     }
 }
 

@@ -4,6 +4,7 @@ use evenkeel_sched::{Nanos, Op, Priority, Tag};
 
 use crate::disk::DiskId;
 use crate::request::Status;
+use crate::streams::Seat;
 
 /// Opaque value by which the guest edge recognises its request when it comes back.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -190,6 +191,8 @@ pub(crate) struct Slot {
     pub priority: Priority,
     /// Whether somebody waits for it.
     pub sync: bool,
+    /// Of a read, where it counts among those of its VM.
+    pub seat: Option<Seat>,
 }
 
 /// A command at the device whose elevator is gone; its parts are linked in their slots.
@@ -228,6 +231,7 @@ impl Slot {
             segments: 0,
             priority: Priority::default(),
             sync: true,
+            seat: None,
         }
     }
 

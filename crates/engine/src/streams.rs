@@ -18,7 +18,9 @@
 //! A queue that was silent for long counts as a program that starts. For the queue of a stream that
 //! is wrong if its reader was merely held up, or read in another place until now; so each read
 //! also tells whether somebody who was there [returns](Reading::returns). A stream that begins is
-//! somebody new if all others have gone on since its first read.
+//! somebody new if all others have gone on since its first read, or wait: who [waits](waiting) for
+//! one read is not who asks for another. While all others wait, and as many as ever, the first read
+//! is enough to tell.
 //!
 //! Deliberately absent: strides, and streams that read backwards; writes, which a guest's page
 //! cache has mixed before we see them.
@@ -28,7 +30,12 @@
 //! Prefetching in a Shared Cache", FAST 2007); the sum is a sequential probability ratio test
 //! (A. Wald, "Sequential Tests of Statistical Hypotheses", 1945).
 
+mod waiting;
+
 use evenkeel_sched::Nanos;
+
+pub(crate) use waiting::Seat;
+use waiting::Waiting;
 
 /// Streams of one VM at a time.
 pub(crate) const STREAMS: usize = 8;
@@ -79,13 +86,15 @@ const SILENCE: Nanos = Nanos::from_secs(2);
 pub(crate) struct StreamId(pub(crate) Option<u8>);
 
 /// What a read turns out to be.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Reading {
     /// The stream that it belongs to.
     pub(crate) stream: StreamId,
     /// Its queue has long been silent, and yet nothing starts: a reader goes on that was in another
     /// queue meanwhile, or was held up.
     pub(crate) returns: bool,
+    /// Where it counts until it is [done](Streams::on_done), unless it tells nothing.
+    pub(crate) seat: Option<Seat>,
 }
 
 /// The streams of one VM.
@@ -102,20 +111,32 @@ pub(crate) struct Streams {
     /// Reads so far that belonged to no stream, and the last of those whose reader still has none.
     rest: u64,
     last_of_rest: Option<Nanos>,
+    /// Since when there was no [`SILENCE`] between two reads.
+    awake_since: Nanos,
+    /// When a stream last began with its first read.
+    last_guess: Option<Nanos>,
+    waiting: Waiting,
 }
 
 /// A place that has been read, and where it may go on.
 #[derive(Clone, Copy, Debug)]
 struct Track {
-    /// Sector behind the last read.
+    /// Sector behind the last read; of a file read in order, behind the last one in order.
     end: u64,
-    /// When it was.
+    /// Sector behind the last read that left that order: its reader may go on there, or it was
+    /// somebody else's.
+    aside: u64,
+    /// When it was, and when one of the reads of a stream was last done.
     last: Nanos,
+    done: Nanos,
     /// When the first read was.
     first: Nanos,
     /// Whether other reads belonged to no stream in the [`SILENCE`] before, and how many up to then.
     had_company: bool,
     rest_at_first: u64,
+    /// How many reads outside of streams were under way together at most of late when the first
+    /// read came.
+    waited_at_first: u16,
     /// Loose reads of the VM up to the last read.
     loose: u64,
     /// Evidence that the reads belong together.
@@ -133,10 +154,13 @@ impl Track {
     /// A place that is near nothing.
     const UNUSED: Self = Self {
         end: u64::MAX / 2,
+        aside: u64::MAX / 2,
         last: Nanos::ORIGIN,
+        done: Nanos::ORIGIN,
         first: Nanos::ORIGIN,
         had_company: false,
         rest_at_first: 0,
+        waited_at_first: 0,
         loose: 0,
         score: 0,
         reads: 0,
@@ -153,7 +177,11 @@ impl Track {
     }
 
     fn distance(&self, sector: u64) -> u64 {
-        self.end.abs_diff(sector)
+        self.end.abs_diff(sector).min(self.aside.abs_diff(sector))
+    }
+
+    fn is_in_order(&self) -> bool {
+        self.in_order >= IN_ORDER
     }
 }
 
@@ -185,7 +213,7 @@ impl Read {
         let nearest = if continues { BLOCK_SECTORS } else { TOUCHING_SECTORS };
         let evidence = self.reach - log2(distance.max(nearest)) - trials;
         let is_silent = self.now.since(track.last) > ABANDONED;
-        let is_doubtful = !continues && (is_silent || track.in_order >= IN_ORDER);
+        let is_doubtful = !continues && (is_silent || track.is_in_order());
         let needed = if is_doubtful { JOIN_AGAIN } else { JOIN };
         (evidence >= needed).then_some(evidence.min(MOST_AT_ONCE))
     }
@@ -199,13 +227,17 @@ impl Read {
     fn join(&self, track: &mut Track, evidence: i32) {
         track.score = MOST.min(track.score + evidence - COST);
         track.reads = track.reads.saturating_add(1);
-        let continues = track.end == self.sector;
+        let continues = track.distance(self.sector) == 0;
+        if continues || !track.is_in_order() {
+            track.end = self.end;
+        }
+        track.aside = self.end;
         track.in_order = if continues {
             (2 * IN_ORDER).min(track.in_order + 1)
         } else {
             track.in_order.saturating_sub(1)
         };
-        (track.end, track.last, track.loose) = (self.end, self.now, self.loose);
+        (track.last, track.loose) = (self.now, self.loose);
     }
 }
 
@@ -219,6 +251,9 @@ impl Default for Streams {
             last: None,
             rest: 0,
             last_of_rest: None,
+            awake_since: Nanos::ORIGIN,
+            last_guess: None,
+            waiting: Waiting::default(),
         }
     }
 }
@@ -234,6 +269,22 @@ impl Streams {
         sector: u64,
         nr_sectors: u32,
     ) -> Reading {
+        let reading = self.look(now, priority, sector, nr_sectors);
+        if let Some(seat) = reading.seat {
+            self.waiting.begin(now, seat);
+        }
+        reading
+    }
+
+    /// Notes that a read is over.
+    pub(crate) fn on_done(&mut self, now: Nanos, seat: Seat) {
+        self.waiting.end(now, seat);
+        if let Some(stream) = seat.stream() {
+            self.streams[stream].done = now;
+        }
+    }
+
+    fn look(&mut self, now: Nanos, priority: u8, sector: u64, nr_sectors: u32) -> Reading {
         let (end, reach) = (sector + u64::from(nr_sectors), self.spread / MEMORY);
         let mut read = Read { now, priority, sector, end, reach, loose: self.loose };
         let in_stream = read.best(&self.streams);
@@ -245,15 +296,28 @@ impl Streams {
             self.loose += 1;
             read.loose += 1;
         }
+        self.waiting.turn(now);
         let somebody_reads = is_within(self.last.replace(now), now);
+        if !somebody_reads {
+            self.awake_since = now;
+        }
         if in_stream.is_some() {
+            let silent = somebody_reads && !is_within(Some(self.streams[place].last), now);
+            let was_held_up =
+                self.waiting.waits(place) || is_within(Some(self.streams[place].done), now);
+            if silent && !was_held_up && !self.do_all_wait(place, priority, now) {
+                return self.doubt(&read, place);
+            }
             let track = &mut self.streams[place];
-            let returns = somebody_reads && !is_within(Some(track.last), now);
+            let returns = silent && was_held_up;
+            // Somebody else's may be near by chance, and its reader waits for this one no longer.
+            let may_be_chance = track.is_in_order() && track.distance(sector) > 0;
+            let seat = (!may_be_chance).then_some(Seat::of_stream(place));
             read.join(track, evidence);
             if track.score < 0 {
                 *track = Track::UNUSED;
             }
-            return Reading { stream: StreamId(Some(index(place))), returns };
+            return Reading { stream: StreamId(Some(index(place))), returns, seat };
         }
         if found.is_some() {
             let track = &mut self.candidates[place];
@@ -262,32 +326,82 @@ impl Streams {
             if track.score >= BEGIN {
                 let begun = core::mem::replace(track, Track::UNUSED);
                 if let Some(stream) = self.begin(now, begun) {
-                    let returns = somebody_reads && !self.is_somebody_new(stream);
-                    // As far as we know it was the only one there.
+                    let returns = somebody_reads && !self.is_somebody_new(stream, place);
                     self.last_of_rest = None;
-                    return Reading { stream: StreamId(Some(stream)), returns };
+                    let seat = Some(Seat::of_stream(usize::from(stream)));
+                    return Reading { stream: StreamId(Some(stream)), returns, seat };
                 }
             }
-        } else {
-            self.remember(&read);
         }
-        self.rest += 1;
-        self.last_of_rest = Some(now);
-        Reading { stream: StreamId(None), returns: false }
+        if found.is_none()
+            && let Some(stream) = self.guess(&read)
+        {
+            let seat = Some(Seat::of_stream(usize::from(stream)));
+            return Reading { stream: StreamId(Some(stream)), returns: false, seat };
+        }
+        let candidate = if found.is_some() { place } else { self.remember(&read, 0) };
+        self.leave_to_rest(now, candidate)
     }
 
-    /// Returns whether the stream that has just begun is read by somebody who did not read before:
-    /// all who did have gone on since its first read. Otherwise one of them has turned to another
-    /// file.
-    fn is_somebody_new(&self, begun: u8) -> bool {
+    /// Puts a read to the rest, as one of a candidate.
+    fn leave_to_rest(&mut self, now: Nanos, candidate: usize) -> Reading {
+        self.rest += 1;
+        self.last_of_rest = Some(now);
+        let seat = Some(Seat::of_candidate(candidate));
+        Reading { stream: StreamId(None), returns: false, seat }
+    }
+
+    /// Lets a read that is near nothing begin a stream if it must be somebody new's: all others
+    /// wait, and as many as ever. Only now and then, since what asks for several reads at a time
+    /// may ask for more than ever.
+    fn guess(&mut self, read: &Read) -> Option<u8> {
+        let Read { now, priority, .. } = *read;
+        let is_settled = !is_within(Some(self.awake_since), now);
+        if !is_settled
+            || is_within(self.last_guess, now)
+            || !self.do_all_wait(STREAMS, priority, now)
+        {
+            return None;
+        }
+        self.last_guess = Some(now);
+        self.begin(now, self.track(read, BEGIN))
+    }
+
+    /// Takes a read that goes on where a stream ended long ago for the first of a stream that may
+    /// begin: whether it is somebody new will be seen by who else reads meanwhile.
+    fn doubt(&mut self, read: &Read, place: usize) -> Reading {
+        self.streams[place] = Track::UNUSED;
+        let candidate = self.remember(read, BEGIN - JOIN_AGAIN);
+        self.leave_to_rest(read.now, candidate)
+    }
+
+    /// Returns whether all who have read lately, but for the stream at `place`, wait.
+    fn do_all_wait(&self, place: usize, priority: u8, now: Nanos) -> bool {
+        let mut others = self.streams.iter().zip(0..).filter(|(_, other)| *other != place);
+        others.all(|(track, other)| {
+            track.priority != priority
+                || !is_within(Some(track.last.max(track.done)), now)
+                || self.waiting.waits(other)
+        }) && self.waiting.rest() >= self.waiting.most_of_rest()
+    }
+
+    /// Returns whether the stream that has just begun, at `candidate`, is read by somebody who did
+    /// not read before: all who did have gone on since its first read, or wait. Otherwise one of
+    /// them has turned to another file.
+    fn is_somebody_new(&self, begun: u8, candidate: usize) -> bool {
         let begun = &self.streams[usize::from(begun)];
-        let has_gone_on = |track: &Track| {
+        let has_gone_on = |(place, track): (usize, &Track)| {
             let was_there = track.priority == begun.priority && track.first < begun.first;
-            !was_there || !is_within(Some(track.last), begun.first) || track.last >= begun.first
+            !was_there
+                || !is_within(Some(track.last), begun.first)
+                || track.last >= begun.first
+                || self.waiting.waits(place)
         };
         let rest = self.rest - begun.rest_at_first;
-        let rest_has_gone_on = !begun.had_company || rest >= u64::from(begun.reads);
-        rest_has_gone_on && self.streams.iter().all(has_gone_on)
+        let rest_has_gone_on = !begun.had_company
+            || rest >= u64::from(begun.reads)
+            || self.waiting.rest_without(candidate) >= begun.waited_at_first;
+        rest_has_gone_on && self.streams.iter().enumerate().all(has_gone_on)
     }
 
     /// Learns from a read how far apart reads are that have nothing to do with one another.
@@ -309,23 +423,34 @@ impl Streams {
         }
     }
 
-    /// Makes a read that is near nothing a candidate, in the place of the one read longest ago.
-    fn remember(&mut self, read: &Read) {
+    /// Makes a read that is near nothing a candidate, in the place of the one read longest ago;
+    /// returns the place.
+    fn remember(&mut self, read: &Read, score: i32) -> usize {
+        let places = self.candidates.iter().zip(0..);
+        let longest_ago = places.min_by_key(|(track, _)| (track.is_used(), track.last));
+        let (_, place) = longest_ago.expect("there are places");
+        self.candidates[place] = self.track(read, score);
+        place
+    }
+
+    /// Returns the track that a read begins.
+    fn track(&self, read: &Read, score: i32) -> Track {
         let Read { now, priority, end, loose, .. } = *read;
-        let had_company = is_within(self.last_of_rest, now);
-        let place = self.candidates.iter_mut().min_by_key(|track| (track.is_used(), track.last));
-        *place.expect("there are places") = Track {
+        Track {
             end,
+            aside: end,
             last: now,
+            done: now,
             first: now,
-            had_company,
+            had_company: is_within(self.last_of_rest, now),
             rest_at_first: self.rest,
+            waited_at_first: self.waiting.most_of_rest(),
             loose,
-            score: 0,
+            score,
             reads: 1,
             in_order: 0,
             priority,
-        };
+        }
     }
 
     /// Gives a new stream a place that was never used, or of one that has proved nothing, or was

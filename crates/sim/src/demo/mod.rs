@@ -92,7 +92,7 @@ pub fn play(scene: &Scene, seed: u64) -> Outcome {
     let application = Application::new(&scene.cpu);
     let mut outcome = Outcome::default();
     for _ in 0..scene.starts {
-        outcome.idle.push(start(&mut world, guests[0], &application, &mut random));
+        outcome.idle.push(start(&mut world, guests[0], &application, BEST, &mut random));
     }
     let readers = begin_readers(&mut world, guests, &scene.cpu, &mut random);
     let began = world.now();
@@ -103,7 +103,7 @@ pub fn play(scene: &Scene, seed: u64) -> Outcome {
         let took = if is_hopeless {
             None
         } else {
-            start(&mut world, guests[0], &application, &mut random)
+            start(&mut world, guests[0], &application, BEST, &mut random)
         };
         outcome.loaded.push(took);
     }
@@ -117,11 +117,14 @@ pub fn play(scene: &Scene, seed: u64) -> Outcome {
     outcome
 }
 
-/// Starts the application once with cold caches.
-fn start(
+/// Starts the application once with cold caches, after a silence; returns how long it took, if it
+/// was done within [`LIMIT`].
+#[must_use]
+pub fn start(
     world: &mut World,
     place: Place,
     application: &Application,
+    priority: Priority,
     random: &mut Random,
 ) -> Option<Nanos> {
     world.run_until(world.now() + PAUSE.0 + Nanos(random.below(PAUSE.1.0)));
@@ -129,13 +132,13 @@ fn start(
     let began = world.now();
     let limit = began + LIMIT;
     let main = Program::Startup(application.main(random));
-    let main = world.start_with(place, main, BEST);
+    let main = world.start_with(place, main, priority);
     let mut processes = vec![main];
     if world.run_process(main, limit) {
         let threads = Loader::threads(Application::area(), &application.files(random), LOADERS);
         processes = threads
             .into_iter()
-            .map(|thread| world.start_with(place, Program::Loader(thread), BEST))
+            .map(|thread| world.start_with(place, Program::Loader(thread), priority))
             .collect();
     }
     let mut is_ready = true;

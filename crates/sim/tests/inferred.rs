@@ -1,0 +1,64 @@
+//! Starts that nobody announces: the host has to notice them by where they read.
+
+use evenkeel_sched::{Kind, Nanos, Priority};
+use evenkeel_sim::ModelSpec;
+use evenkeel_sim::demo::{Application, CpuModel, start};
+use evenkeel_sim::world::{
+    FaultyDevice, File, GuestModel, HostModel, HostPath, Order, OsModel, Program, Random, Reader,
+    World,
+};
+
+const MIB: u64 = 2048;
+const GIB: u64 = 1024 * MIB;
+const CPU: CpuModel = CpuModel::EMULATED;
+
+/// Returns the mean start-up time beside the readers as a multiple of that on the idle disk.
+fn ratio(model: &str, readers: &[Order], seed: u64) -> f64 {
+    let mut random = Random::new(seed);
+    let device = model.parse::<ModelSpec>().and_then(|spec| spec.build()).expect("a model");
+    let host = HostModel::new(HostPath::Evenkeel, Kind::Bfq);
+    let mut world = World::new(FaultyDevice::new(device), &host, random.bits());
+    let mut guest = GuestModel::new(Kind::None, File { start: 0, sectors: 64 * GIB });
+    guest.os = OsModel { wakeup: CPU.wakeup, ..OsModel::new(2, 160) };
+    (guest.kick, guest.interrupt) = (CPU.kick, CPU.interrupt);
+    let guest = world.add_guest(&guest);
+    let application = Application::new(&CPU);
+    let mut mean = |world: &mut World| {
+        let starts: Vec<f64> = (0..3)
+            .map(|_| start(world, guest, &application, Priority::default(), &mut random))
+            .map(|took| took.map_or(60.0, |took| took.0 as f64 / 1e9))
+            .collect();
+        starts.iter().sum::<f64>() / 3.0
+    };
+    let idle = mean(&mut world);
+    for (&order, index) in readers.iter().zip(0..) {
+        let file = File { start: (8 + 8 * index) * GIB, sectors: 4 * GIB };
+        let mut reader = Reader::new(file, order);
+        reader.direct = true;
+        reader.piece_sectors = if order == Order::Sequential { 256 } else { 8 };
+        reader.think = CPU.of_read(reader.piece_sectors);
+        world.start(guest, Program::Reader(reader));
+    }
+    world.run_until(world.now() + Nanos::from_secs(26));
+    mean(&mut world) / idle
+}
+
+/// As long as on the idle disk is 1; a third or a half goes on the reads before it is noticed.
+#[test]
+fn a_start_beside_readers_of_its_own_guest_is_noticed() {
+    let (seq, rand) = (Order::Sequential, Order::Random);
+    for (readers, most) in [
+        (&[seq][..], 1.3),
+        (&[rand], 1.5),
+        (&[seq, seq], 1.3),
+        (&[rand, rand], 1.5),
+        (&[seq, rand], 1.8),
+        (&[seq, seq, rand, rand], 1.8),
+        (&[seq; 4], 1.3),
+        (&[rand; 5], 1.6),
+    ] {
+        let ratios: Vec<f64> = (1..=4).map(|seed| ratio("hdd", readers, seed)).collect();
+        println!("{readers:?}: {ratios:.2?}");
+        assert!(ratios.iter().sum::<f64>() / 4.0 < most, "{readers:?}: {ratios:.2?}");
+    }
+}
