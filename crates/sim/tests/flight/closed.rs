@@ -3,9 +3,10 @@
 use std::collections::BinaryHeap;
 
 use evenkeel_engine::{
-    BlockConfig, DiskId, Engine, EngineConfig, Geometry, GovernorReport, Request, Token,
+    Ask, BlockConfig, DiskId, Engine, EngineConfig, Geometry, GovernorReport, HelpPolicy, Request,
+    Token,
 };
-use evenkeel_sched::{ElevatorConfig, GroupId, Kind, Nanos, Op, Queueing, Weight};
+use evenkeel_sched::{ElevatorConfig, GroupId, Kind, Nanos, Op, Queueing, Urgency, Weight};
 use evenkeel_sim::{DeviceModel, Io, Model, ModelSpec};
 
 /// Size of each client's disk: 8 GiB.
@@ -22,13 +23,15 @@ pub(crate) struct Load {
     pub(crate) think: Nanos,
     /// Whether each request continues the one before it; else they are anywhere.
     pub(crate) is_sequential: bool,
+    /// The priority word of each request.
+    pub(crate) ioprio: u32,
 }
 
 impl Load {
     /// Reads anywhere.
     pub(crate) const fn random(nr_sectors: u32, depth: u32) -> Self {
-        let (op, think, is_sequential) = (Op::Read, Nanos::ZERO, false);
-        Self { op, nr_sectors, depth, think, is_sequential }
+        let (op, think, is_sequential, ioprio) = (Op::Read, Nanos::ZERO, false, 0);
+        Self { op, nr_sectors, depth, think, is_sequential, ioprio }
     }
 
     /// Somebody who works with an application: one read of 4 KiB at a time, with pauses.
@@ -37,6 +40,7 @@ impl Load {
 
 struct Client {
     load: Load,
+    vm: GroupId,
     disk: DiskId,
     random: u64,
     next: u64,
@@ -46,19 +50,19 @@ struct Client {
 
 impl Client {
     fn request(&mut self) -> Request {
-        let Load { op, nr_sectors, is_sequential, .. } = self.load;
+        let Load { op, nr_sectors, is_sequential, ioprio, .. } = self.load;
         let places = DISK_SECTORS / u64::from(nr_sectors);
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
         self.next = if is_sequential { self.next + 1 } else { self.random >> 16 } % places;
         let sector = self.next * u64::from(nr_sectors);
-        Request { op, sector, nr_sectors, segments: 1, ioprio: 0, unmap: false }
+        Request { op, sector, nr_sectors, segments: 1, ioprio, unmap: false }
     }
 }
 
 /// What a client got.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Got {
     pub(crate) bytes_per_s: f64,
     /// How long its requests took, sorted.
@@ -66,6 +70,15 @@ pub(crate) struct Got {
 }
 
 impl Got {
+    /// Puts together what was got in stretches of equal length.
+    pub(crate) fn sum(parts: Vec<Self>) -> Self {
+        let bytes_per_s = parts.iter().map(|part| part.bytes_per_s).sum::<f64>();
+        let bytes_per_s = bytes_per_s / parts.len() as f64;
+        let mut waits: Vec<Nanos> = parts.into_iter().flat_map(|part| part.waits).collect();
+        waits.sort_unstable();
+        Self { bytes_per_s, waits }
+    }
+
     /// Returns how long all but one in a hundred took at most.
     pub(crate) fn p99(&self) -> Nanos {
         self.waits.get(self.waits.len() * 99 / 100).copied().unwrap_or_default()
@@ -107,7 +120,7 @@ impl World {
             let vm = engine.add_group(now, GroupId::ROOT, Weight::default());
             let disk = engine.add_disk(vm, geometry);
             let random = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(number);
-            Client { load, disk, random, next: 0, bytes: 0, waits: Vec::new() }
+            Client { load, vm, disk, random, next: 0, bytes: 0, waits: Vec::new() }
         });
         let clients = clients.collect();
         let first = |(index, load): (usize, &Load)| (0..load.depth).map(move |_| (now, index));
@@ -124,6 +137,17 @@ impl World {
     /// Returns what the governor has decided.
     pub(crate) fn decided(&self) -> GovernorReport {
         self.engine.governor_report().expect("it is governed")
+    }
+
+    /// Believes a client when it asks for help, up to its credit.
+    pub(crate) fn trust(&mut self, client: usize) {
+        self.engine.set_help_policy(self.now, self.clients[client].vm, HelpPolicy::default());
+    }
+
+    /// Lets a client ask for help, for a second, for the `seq`-th time.
+    pub(crate) fn ask(&mut self, client: usize, seq: u64, urgency: Urgency) {
+        let ask = Ask { seq, urgency, lease: Nanos::from_secs(1), marked: true };
+        self.engine.ask_help(self.now, self.clients[client].vm, ask);
     }
 
     /// Lets time pass, and returns what each client got in it.

@@ -1,5 +1,7 @@
-//! What is at the device, beyond everybody's reach: how long the pieces are, and how many.
+//! Closed loops over the engine and a modelled device: what is at the device, beyond everybody's
+//! reach, and what becomes of a guest that lies.
 
 mod closed;
 mod governor;
 mod large;
+mod liar;
