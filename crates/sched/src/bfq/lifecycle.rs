@@ -37,9 +37,10 @@ impl Bfq {
         }
         self.observe(now, request, was_empty);
         self.review_seeks(now, id);
+        let before = self.queues[id as usize].next;
+        let next = self.renew_next(id, request.tag);
         let queue = &mut self.queues[id as usize];
-        let (before, tag) = (queue.next, Some(request.tag));
-        queue.next = self.table.choose(before, tag, self.last_position, self.back_seek);
+        queue.next = next;
         if !queue.busy {
             self.turn_busy(now, id);
         } else if queue.next != before {
@@ -58,15 +59,16 @@ impl Bfq {
     }
 
     fn renew_next_after_merge(&mut self, id: u32, merge: Merge) {
-        let queue = &mut self.queues[id as usize];
-        let before = queue.next;
-        if merge.absorbed.is_some() && before == merge.absorbed {
-            queue.next = Some(merge.into);
+        let before = self.queues[id as usize].next;
+        let next = if merge.absorbed.is_some() && before == merge.absorbed {
+            Some(merge.into)
         } else if merge.end == End::Front || merge.absorbed.is_some() {
-            let grown = Some(merge.into);
-            queue.next = self.table.choose(before, grown, self.last_position, self.back_seek);
-        }
-        if queue.next != before || before == Some(merge.into) {
+            self.renew_next(id, merge.into)
+        } else {
+            before
+        };
+        self.queues[id as usize].next = next;
+        if next != before || before == Some(merge.into) {
             self.renew_budget(id);
         }
     }

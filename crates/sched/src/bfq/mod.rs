@@ -90,6 +90,9 @@
 //! 29. A raise is a loan: a group that got too far ahead of its share by raises is not lifted any
 //!     more, and gives back what it got; see `loan`. A raised queue below it pays for time.
 //! 30. A slot lasts many timeouts only for a queue that is raised alone: raised queues take turns.
+//! 31. An overdue request that is to go next goes next: whatever arrives nearer waits. A slot that
+//!     lasts many timeouts looks for one in each of them. Else one program of a guest that reads in
+//!     order keeps the others of its queue waiting for as long as it reads.
 //!
 //! Deliberately absent, with room left: raising of write-back; devices with several actuators.
 //!
@@ -387,7 +390,8 @@ impl Bfq {
             fresh: true,
             paused: false,
             cut_short: false,
-            fifo_checked: false,
+            fifo_check_at: Nanos::ZERO,
+            next_is_due: false,
             short_ttime: sync && class != Class::Idle,
             pending: false,
             weighed: false,

@@ -36,8 +36,10 @@ pub(super) struct Queue {
     pub(super) paused: bool,
     /// Its last slot ended before its budget and its time did, so it may take the device back.
     pub(super) cut_short: bool,
-    /// Its oldest request was looked at in this slot.
-    pub(super) fifo_checked: bool,
+    /// When its oldest request is looked at again; a new slot looks at once.
+    pub(super) fifo_check_at: Nanos,
+    /// Its next request is overdue, and goes before whatever arrives.
+    pub(super) next_is_due: bool,
     /// It comes back soon after its requests complete, or is presumed to.
     pub(super) short_ttime: bool,
     /// It counts in its group's `pending`: from busy until empty and all completed.

@@ -45,6 +45,9 @@ pub(super) struct Rules {
     pub(super) raised_are_left_alone: bool,
     /// 30: raised queues take turns of one timeout.
     pub(super) raised_take_turns: bool,
+    /// 31: what arrives does not go before an overdue request that is next, and a long slot looks
+    /// for one in every timeout.
+    pub(super) overdue_stay_next: bool,
     /// How the engine below decides.
     pub(super) engine: Policy,
 }
@@ -69,6 +72,7 @@ impl Rules {
         long_waits_let_one_in: true,
         raised_are_left_alone: true,
         raised_take_turns: true,
+        overdue_stay_next: true,
         engine: Policy::Exact,
     };
     /// What Linux does.
@@ -90,6 +94,7 @@ impl Rules {
         long_waits_let_one_in: false,
         raised_are_left_alone: false,
         raised_take_turns: false,
+        overdue_stay_next: false,
         engine: Policy::Kernel,
     };
 

@@ -91,7 +91,7 @@ impl Bfq {
         let Some(node) = self.engine.select(now) else { return false };
         let id = self.owners[node as usize];
         self.holder = Some(id);
-        self.queues[id as usize].fifo_checked = false;
+        self.queues[id as usize].fifo_check_at = Nanos::ZERO;
         self.limits.slot_begins();
         self.slot.taken = now;
         self.slot.shared_until = now;
@@ -213,10 +213,11 @@ impl Bfq {
         }
         queue.batches.service += u64::from(nr_sectors);
         queue.in_flight += 1;
-        let overdue = if queue.fifo_checked { None } else { queue.list.oldest() };
-        queue.fifo_checked = true;
-        let overdue = overdue.filter(|&old| old != tag && self.is_overdue(now, old));
+        let overdue =
+            if now < queue.fifo_check_at { None } else { self.find_overdue(now, id, tag) };
+        let is_due = overdue.is_some() && self.rules.overdue_stay_next;
         let queue = &mut self.queues[id as usize];
+        queue.next_is_due = is_due;
         queue.next = overdue.or_else(|| queue.list.next_after(&self.table, tag, self.back_seek));
         queue.list.start(&mut self.table, tag);
         self.accounts[queue.group as usize].cell(flavour).wait_time += waited;
@@ -229,6 +230,24 @@ impl Bfq {
             self.queues[id as usize].sharing.served(now);
             self.reposition(id);
         }
+    }
+
+    /// Returns the oldest request of a queue besides this one if it is overdue; looks again in the
+    /// next slot, or after a timeout.
+    fn find_overdue(&mut self, now: Nanos, id: u32, tag: Tag) -> Option<Tag> {
+        let again = self.rules.overdue_stay_next.then(|| now + self.tunables.timeout_sync);
+        let queue = &mut self.queues[id as usize];
+        queue.fifo_check_at = again.unwrap_or(Nanos(u64::MAX));
+        queue.list.oldest().filter(|&old| old != tag && self.is_overdue(now, old))
+    }
+
+    /// Returns which request of a queue goes next if this one has come or grown.
+    pub(super) fn renew_next(&self, id: u32, tag: Tag) -> Option<Tag> {
+        let queue = &self.queues[id as usize];
+        if queue.next_is_due {
+            return queue.next;
+        }
+        self.table.choose(queue.next, Some(tag), self.last_position, self.back_seek)
     }
 
     /// Returns whether a waiting request is older than it should become.
