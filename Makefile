@@ -73,12 +73,12 @@ fuzz: setup
 	@command -v cargo-fuzz >/dev/null || $(CARGO) install --locked cargo-fuzz
 	@set -e; for target in $$($(CARGO) fuzz list | grep -vx elevator); do \
 	    echo "fuzz: $$target for $(FUZZ_SECONDS) s"; \
-	    $(CARGO) fuzz run --sanitizer none $$target -- -max_total_time=$(FUZZ_SECONDS); \
+	    $(CARGO) fuzz run --sanitizer none $$target -- -timeout=20 -max_total_time=$(FUZZ_SECONDS); \
 	done
 	@set -e; for elevator in $(ELEVATORS); do \
 	    echo "fuzz: $$elevator for $(FUZZ_SECONDS) s"; \
 	    FUZZ_ELEVATOR=$$elevator $(CARGO) fuzz run --sanitizer none elevator \
-	        fuzz/corpus/$$elevator -- -max_total_time=$(FUZZ_SECONDS); \
+	        fuzz/corpus/$$elevator -- -timeout=20 -max_total_time=$(FUZZ_SECONDS); \
 	done
 	EVENKEEL_CASES=$(FUZZ_CASES) $(CARGO) test --locked -p evenkeel-sched
 
