@@ -1,7 +1,8 @@
 //! A daemon from start to end: announced, asked, changed, ended.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -245,6 +246,30 @@ fn a_file_describes_everything() {
         .collect();
     assert_eq!(told, [["fast", "bfq", "real", "db"], ["slow", "noop", "sdhc", "shop"]]);
     assert_eq!(pools[0]["disks"][0]["weight"], 7);
+}
+
+/// What Firecracker and Cloud Hypervisor do when a guest connects to port 17739 of its host.
+#[test]
+fn an_agent_behind_a_vsock_is_heard() {
+    let file = std::env::temp_dir().join(format!("evenkeel-vsock-{}.toml", std::process::id()));
+    let vsock = file.with_extension("sock");
+    let text = format!(
+        "[pools.main.disks.web]\npath = \"null:1G\"\n\
+         [pools.main.vms.web]\ntrust = \"interactive\"\nvsock = {vsock:?}\n"
+    );
+    fs::write(&file, text).unwrap();
+    let mut daemon = Daemon::start("vsock", &["--config", file.to_str().unwrap()]);
+    fs::remove_file(&file).unwrap();
+    assert!(!names(&daemon.dir).contains(&"web.agent.sock".to_owned()));
+    let listener = format!("{}_17739", vsock.display());
+    let mut agent = UnixStream::connect(&listener).unwrap();
+    writeln!(agent, "{{\"type\":\"hello\",\"version\":1,\"agent\":\"0.1.0\"}}").unwrap();
+    writeln!(agent, "{{\"type\":\"help\",\"seq\":1,\"level\":\"interactive\",\"lease_ms\":900}}")
+        .unwrap();
+    let mut heard = BufReader::new(&agent).lines().map(Result::unwrap);
+    assert!(heard.any(|line| line.contains("\"grant\"") && line.contains("\"interactive\"")));
+    assert_eq!(daemon.end(), Some(0));
+    assert!(!Path::new(&listener).exists(), "its socket goes with it");
 }
 
 #[test]

@@ -18,6 +18,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use evenkeel_sched::Weight;
+use evenkeel_wire::agent::vsock_listener;
 use evenkeel_wire::status::{Explain, Status};
 use evenkeel_wire::{Config, PoolChange, Problems};
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
@@ -281,7 +282,7 @@ fn start_agents(plan: &config::Plan, pools: &[Pool]) -> Result<Option<Agents>, S
         return Ok(None);
     }
     let ports = homes.into_iter().map(|(vm, homes)| {
-        let path = agent_socket(&plan.socket_dir, vm);
+        let path = agent_socket(plan, vm);
         match listen(&path) {
             Ok(listener) => Ok(Port::new(vm, path, listener, homes)),
             Err(problem) => Err(StartError::Socket { path, problem }),
@@ -294,8 +295,12 @@ fn start_agents(plan: &config::Plan, pools: &[Pool]) -> Result<Option<Agents>, S
 }
 
 /// Returns the socket by which the agent of a VM is heard.
-pub(crate) fn agent_socket(socket_dir: &Path, vm: &str) -> PathBuf {
-    socket_dir.join(format!("{vm}.agent.sock"))
+fn agent_socket(plan: &config::Plan, vm: &str) -> PathBuf {
+    let mut vms = plan.pools.iter().filter_map(|pool| pool.settings.vms.get(vm));
+    match vms.find_map(|vm| vm.vsock.as_deref()) {
+        Some(vsock) => vsock_listener(vsock),
+        None => plan.socket_dir.join(format!("{vm}.agent.sock")),
+    }
 }
 
 fn stop_pools(pools: Vec<Pool>) {

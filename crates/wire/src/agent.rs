@@ -15,6 +15,7 @@
 //! ```
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,15 @@ pub const PORT: &str = "org.evenkeel.agent.0";
 
 /// The vsock port on which the host listens ("EK").
 pub const VSOCK_PORT: u32 = 0x454b;
+
+/// Returns where a VMM connects that offers its guest a vsock at the Unix socket `vsock`, as
+/// Firecracker and Cloud Hypervisor do: at a socket of that name, an underscore and the port.
+#[must_use]
+pub fn vsock_listener(vsock: &Path) -> PathBuf {
+    let mut path = vsock.as_os_str().to_owned();
+    path.push(format!("_{VSOCK_PORT}"));
+    path.into()
+}
 
 /// The longest line in bytes, line feed included; a longer one is skipped up to its line feed.
 pub const LINE_BYTES_MAX: usize = 1024;

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
+use crate::agent::vsock_listener;
 use crate::blocks::{Block, Responses};
-use crate::config::{Config, DEFAULT_QUEUES, Disk, Pool, QUEUES_MAX, Source, WEIGHT_MAX};
+use crate::config::{Config, DEFAULT_QUEUES, Disk, Pool, QUEUES_MAX, Source, Trust, WEIGHT_MAX};
 use crate::limits::check_limits;
 use crate::problem::{Problem, join};
 
@@ -56,6 +57,7 @@ impl Config {
         self.check_twins(&mut problems);
         self.check_traces(&mut problems);
         self.check_sockets(&mut problems);
+        self.check_vsocks(&mut problems);
         problems
     }
 
@@ -104,6 +106,38 @@ impl Config {
                 let problem = format!("{first} is the same file");
                 let remedy = "give each trace a file of its own";
                 problems.push(Problem::new(path, quoted(trace), problem, remedy));
+            }
+        }
+    }
+
+    /// An agent must be believed to be heard, and its socket must be its own.
+    fn check_vsocks(&self, problems: &mut Vec<Problem>) {
+        let mut taken: BTreeMap<PathBuf, String> = BTreeMap::new();
+        let vms = self.pools.iter().flat_map(|(name, pool)| {
+            pool.vms.iter().map(move |(vm, settings)| (name, pool.trust, vm, settings))
+        });
+        for (pool, pool_trust, vm, settings) in vms {
+            let Some(vsock) = &settings.vsock else { continue };
+            let path = join(&format!("{}.vms", join("pools", pool)), vm);
+            let mut report = |problem: String, remedy: &str| {
+                let path = format!("{path}.vsock");
+                problems.push(Problem::new(path, quoted(vsock), problem, remedy));
+            };
+            if settings.trust.unwrap_or(pool_trust) < Trust::Interactive {
+                let problem = "its agent is not heard, since it is not believed".to_owned();
+                report(problem, "set trust = \"interactive\", or take vsock away");
+            }
+            let bytes = vsock_listener(vsock).as_os_str().len();
+            if bytes > SOCKET_PATH_BYTES_MAX {
+                let problem = format!(
+                    "its socket's path would have {bytes} bytes, {SOCKET_PATH_BYTES_MAX} are possible"
+                );
+                report(problem, "use a shorter path");
+            }
+            // A VM may have disks in several pools.
+            if let Some(first) = taken.insert(normal(vsock), vm.clone()).filter(|first| first != vm)
+            {
+                report(format!("{first} has the same"), "give each VM a vsock socket of its own");
             }
         }
     }

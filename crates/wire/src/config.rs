@@ -275,6 +275,8 @@ pub struct Vm {
     pub help_seconds_per_minute: Option<u32>,
     /// Data with help that it earns per minute, in MiB.
     pub help_mib_per_minute: Option<u32>,
+    /// The VMM's vsock socket, by which its agent comes instead of a virtio-serial port.
+    pub vsock: Option<PathBuf>,
     /// Its limits and its reservation, all its disks together.
     pub limits: Limits,
 }
@@ -287,6 +289,7 @@ impl Default for Vm {
             trust: None,
             help_seconds_per_minute: None,
             help_mib_per_minute: None,
+            vsock: None,
             limits: Limits::default(),
         }
     }

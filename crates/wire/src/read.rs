@@ -552,6 +552,7 @@ fn read_vm(mut from: Section<'_, '_>) -> Vm {
         trust: read_trust(&mut from),
         help_seconds_per_minute: from.number("help_seconds_per_minute", 0..=60),
         help_mib_per_minute: from.number("help_mib_per_minute", 0..=i32::MAX.unsigned_abs()),
+        vsock: from.string("vsock").map(PathBuf::from),
         limits: Limits::from(from.limits()),
     };
     from.end();

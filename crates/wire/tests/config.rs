@@ -71,6 +71,7 @@ fn every_field_is_read() {
     let shop = &pool.vms["shop"];
     assert_eq!((pool.trust, shop.trust), (Trust::Interactive, Some(Trust::SoftRealTime)));
     assert_eq!((shop.help_seconds_per_minute, shop.help_mib_per_minute), (Some(15), Some(512)));
+    assert_eq!(shop.vsock, Some(PathBuf::from("/run/shop.vsock")));
     let order: Vec<&str> = pool.groups_top_down().iter().map(|(name, _)| *name).collect();
     assert_eq!(order, ["tenants", "gold"]);
     assert_eq!(pool.groups["gold"].weight, 300);
@@ -450,4 +451,25 @@ fn a_trace_that_would_overwrite_another_or_an_image_is_refused() {
     );
     let image = problems(&[pool("a", "b.img"), pool("b", "x.trace")].concat());
     assert_eq!((image.len(), image[0].path.as_str()), (1, "pools.a.trace"));
+}
+
+#[test]
+fn a_vsock_is_of_one_vm_that_is_believed() {
+    let all = problems(
+        "[pools.main]\ntrust = \"interactive\"\n\
+         [pools.main.disks.web]\npath = \"a.img\"\n[pools.main.disks.db]\npath = \"b.img\"\n\
+         [pools.main.disks.old]\npath = \"c.img\"\n\
+         [pools.main.vms.web]\nvsock = \"/run/v\"\n\
+         [pools.main.vms.db]\nvsock = \"/run/v\"\n\
+         [pools.main.vms.old]\ntrust = \"vm\"\nvsock = \"/run/w\"\n",
+    );
+    let told: Vec<_> = all.iter().map(|one| (one.path.as_str(), one.problem.as_str())).collect();
+    assert_eq!(
+        told,
+        [
+            ("pools.main.vms.web.vsock", "db has the same"),
+            ("pools.main.vms.old.vsock", "its agent is not heard, since it is not believed"),
+        ]
+    );
+    assert!(all.iter().all(|one| !one.remedy.is_empty() && one.line.is_some()));
 }
