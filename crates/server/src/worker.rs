@@ -209,7 +209,7 @@ impl Worker {
         })
     }
 
-    /// Takes turns until a [`Command::Drain`] is done.
+    /// Takes turns until a [`Drain`](crate::command::Command::Drain) is done.
     ///
     /// # Errors
     ///
