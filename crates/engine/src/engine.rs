@@ -29,7 +29,7 @@ use crate::request::{Geometry, Request, SECTOR_BYTES, Status};
 use crate::slots::{
     Carried, DeviceOp, Errno, Links, Parts, Place, Precedence, Retired, Slot, Slots, Token,
 };
-use crate::streams::StreamId;
+use crate::streams::Reading;
 
 /// How an engine decides.
 #[derive(Clone, Debug)]
@@ -502,22 +502,23 @@ impl Engine {
         let has_streams = self.tells_streams_apart
             && self.scheduler.profits_from_streams()
             && !classify::is_preferred(priority);
-        let (mut stream, mut returns) = (StreamId::default(), false);
-        if has_streams && slot.op == DeviceOp::Read {
-            if let Some(seat) = slot.seat.take() {
-                group.queues.read_is_done(now, seat);
-            }
-            let reading = group.queues.stream(now, priority, pos, slot.piece_sectors);
-            (stream, returns) = (reading.stream, reading.returns);
-            slot.seat = reading.seat;
+        // Of an earlier piece.
+        if let Some(seat) = slot.seat {
+            group.queues.read_is_done(now, seat);
         }
-        let place = group.queues.slot(priority, sync, stream);
+        let reading = if has_streams && slot.op == DeviceOp::Read {
+            group.queues.stream(now, priority, pos, slot.piece_sectors)
+        } else {
+            Reading::default()
+        };
+        slot.seat = reading.seat;
+        let place = group.queues.slot(priority, sync, reading.stream);
         let (queue, is_new) = match *place {
             Some(queue) => (queue, false),
             None => (self.scheduler.add_queue(now, known_as, priority, sync), true),
         };
         *place = Some(queue);
-        if returns {
+        if reading.returns {
             self.scheduler.deny_start(now, queue);
         }
         if is_new && self.helps.is_any_on() {

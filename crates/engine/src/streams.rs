@@ -86,7 +86,7 @@ const SILENCE: Nanos = Nanos::from_secs(2);
 pub(crate) struct StreamId(pub(crate) Option<u8>);
 
 /// What a read turns out to be.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Reading {
     /// The stream that it belongs to.
     pub(crate) stream: StreamId,
@@ -95,6 +95,14 @@ pub(crate) struct Reading {
     pub(crate) returns: bool,
     /// Where it counts until it is [done](Streams::on_done), unless it tells nothing.
     pub(crate) seat: Option<Seat>,
+}
+
+impl Reading {
+    /// Returns the read with which a stream begins.
+    fn begins(stream: u8, returns: bool) -> Self {
+        let seat = Some(Seat::of_stream(usize::from(stream)));
+        Self { stream: StreamId(Some(stream)), returns, seat }
+    }
 }
 
 /// The streams of one VM.
@@ -136,7 +144,7 @@ struct Track {
     rest_at_first: u64,
     /// How many reads outside of streams were under way together at most of late when the first
     /// read came.
-    waited_at_first: u16,
+    waited_at_first: u32,
     /// Loose reads of the VM up to the last read.
     loose: u64,
     /// Evidence that the reads belong together.
@@ -327,17 +335,16 @@ impl Streams {
                 let begun = core::mem::replace(track, Track::UNUSED);
                 if let Some(stream) = self.begin(now, begun) {
                     let returns = somebody_reads && !self.is_somebody_new(stream, place);
+                    // As far as we know it was the only one there.
                     self.last_of_rest = None;
-                    let seat = Some(Seat::of_stream(usize::from(stream)));
-                    return Reading { stream: StreamId(Some(stream)), returns, seat };
+                    return Reading::begins(stream, returns);
                 }
             }
         }
         if found.is_none()
             && let Some(stream) = self.guess(&read)
         {
-            let seat = Some(Seat::of_stream(usize::from(stream)));
-            return Reading { stream: StreamId(Some(stream)), returns: false, seat };
+            return Reading::begins(stream, false);
         }
         let candidate = if found.is_some() { place } else { self.remember(&read, 0) };
         self.leave_to_rest(now, candidate)

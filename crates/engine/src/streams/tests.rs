@@ -262,6 +262,18 @@ fn as_many_at_random_as_ever_are_nobody_new() {
 }
 
 #[test]
+fn a_guest_that_asks_for_very_much_at_a_time_is_counted_right() {
+    let mut streams = Streams::default();
+    let mut random = dice(4);
+    let readings: Vec<Reading> = (0..100_000)
+        .map(|_| streams.on_read(at_ms(1), 12, random(100_000 * MIB / 8) * 8, 8))
+        .collect();
+    assert!(streams.waiting.rest() > 90_000);
+    readings.into_iter().for_each(|reading| done(&mut streams, at_ms(2), reading));
+    assert_eq!(streams.waiting.rest(), 0);
+}
+
+#[test]
 fn where_a_stream_ended_long_ago_somebody_new_begins_one() {
     let mut streams = Streams::default();
     for index in 0..20 {

@@ -8,7 +8,7 @@ use evenkeel_sched::Nanos;
 use super::{CANDIDATES, STREAMS};
 
 /// For how long, or up to twice as long, the most reads under way are remembered.
-const MEMORY: Nanos = Nanos::from_secs(16);
+const LATELY: Nanos = Nanos::from_secs(16);
 
 /// Where a read counts: in a stream, or at a candidate.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -28,10 +28,6 @@ impl Seat {
         Self(index as u8)
     }
 
-    fn is_of_rest(self) -> bool {
-        self.stream().is_none()
-    }
-
     /// Returns the place of the stream.
     pub(super) fn stream(self) -> Option<usize> {
         let place = usize::from(self.0);
@@ -46,48 +42,39 @@ impl Seat {
 /// few others seem to wait, never too many.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Waiting {
-    seats: [u16; STREAMS + CANDIDATES],
-    rest: u16,
+    seats: [u32; STREAMS + CANDIDATES],
     /// The most of the present stretch of time and of the one before.
-    most: [u16; 2],
+    most: [u32; 2],
     stretch: u64,
 }
 
 impl Waiting {
     pub(super) fn begin(&mut self, now: Nanos, seat: Seat) {
-        let count = &mut self.seats[usize::from(seat.0)];
-        *count = count.saturating_add(1);
-        if seat.is_of_rest() {
-            self.turn(now);
-            self.rest = self.rest.saturating_add(1);
-            self.most[0] = self.most[0].max(self.rest);
-        }
+        self.turn(now);
+        self.seats[usize::from(seat.0)] += 1;
+        self.most[0] = self.most[0].max(self.rest());
     }
 
     pub(super) fn end(&mut self, now: Nanos, seat: Seat) {
+        self.turn(now);
         let count = &mut self.seats[usize::from(seat.0)];
         // Reads from before streams were forgotten are not counted.
-        if *count > 0 {
-            *count -= 1;
-            if seat.is_of_rest() {
-                self.turn(now);
-                self.rest -= 1;
-            }
-        }
+        *count = count.saturating_sub(1);
     }
 
     /// Forgets what is too long ago.
     pub(super) fn turn(&mut self, now: Nanos) {
-        let stretch = now.0 / MEMORY.0;
+        let stretch = now.0 / LATELY.0;
         if stretch != self.stretch {
-            let earlier = if stretch == self.stretch + 1 { self.most[0] } else { self.rest };
-            (self.most, self.stretch) = ([self.rest, earlier], stretch);
+            let rest = self.rest();
+            let earlier = if stretch == self.stretch + 1 { self.most[0] } else { rest };
+            (self.most, self.stretch) = ([rest, earlier], stretch);
         }
     }
 
     /// Returns how many reads outside of streams were under way together at most in the last
-    /// [`MEMORY`] or two.
-    pub(super) fn most_of_rest(&self) -> u16 {
+    /// [`LATELY`] or two.
+    pub(super) fn most_of_rest(&self) -> u32 {
         self.most[0].max(self.most[1])
     }
 
@@ -97,12 +84,12 @@ impl Waiting {
     }
 
     /// Returns how many reads outside of streams are under way.
-    pub(super) fn rest(&self) -> u16 {
-        self.rest
+    pub(super) fn rest(&self) -> u32 {
+        self.seats[STREAMS..].iter().sum()
     }
 
     /// Returns how many reads outside of streams are under way that are not a candidate's.
-    pub(super) fn rest_without(&self, candidate: usize) -> u16 {
-        self.rest - self.seats[STREAMS + candidate]
+    pub(super) fn rest_without(&self, candidate: usize) -> u32 {
+        self.rest() - self.seats[STREAMS + candidate]
     }
 }
