@@ -37,6 +37,13 @@ pub fn check_name(name: &str) -> Result<(), &'static str> {
     }
 }
 
+/// Returns what is wrong with a socket whose path would have so many bytes, if anything is.
+fn too_long_for_a_socket(bytes: usize) -> Option<String> {
+    (bytes > SOCKET_PATH_BYTES_MAX).then(|| {
+        format!("its socket's path would have {bytes} bytes, {SOCKET_PATH_BYTES_MAX} are possible")
+    })
+}
+
 impl Config {
     /// Returns everything that is wrong with the fields taken together.
     ///
@@ -128,10 +135,7 @@ impl Config {
                 report(problem, "set trust = \"interactive\", or take vsock away");
             }
             let bytes = vsock_listener(vsock).as_os_str().len();
-            if bytes > SOCKET_PATH_BYTES_MAX {
-                let problem = format!(
-                    "its socket's path would have {bytes} bytes, {SOCKET_PATH_BYTES_MAX} are possible"
-                );
+            if let Some(problem) = too_long_for_a_socket(bytes) {
                 report(problem, "use a shorter path");
             }
             // A VM may have disks in several pools.
@@ -163,10 +167,7 @@ impl Config {
         let Some(dir) = &self.socket_dir else { return };
         for (path, name, _) in self.disks() {
             let bytes = dir.as_os_str().len() + "/.sock".len() + name.len();
-            if bytes > SOCKET_PATH_BYTES_MAX {
-                let problem = format!(
-                    "its socket's path would have {bytes} bytes, {SOCKET_PATH_BYTES_MAX} are possible"
-                );
+            if let Some(problem) = too_long_for_a_socket(bytes) {
                 let remedy = "shorten socket_dir or the name of the disk";
                 problems.push(Problem::new(path, "", problem, remedy));
             }
