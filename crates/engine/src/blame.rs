@@ -140,7 +140,13 @@ impl Blame {
     /// Notes that `requests` of a VM wait for the device from now on.
     #[inline]
     pub(crate) fn wait(&mut self, now: Nanos, vm: GroupId, requests: u32) {
-        let Some(account) = self.touch(now, vm) else { return };
+        if self.is_on {
+            self.note_wait(now, vm, requests);
+        }
+    }
+
+    fn note_wait(&mut self, now: Nanos, vm: GroupId, requests: u32) {
+        let account = self.touch(now, vm);
         account.waiting += requests;
         account.waited.enter(now, requests);
         self.waiting += requests;
@@ -148,7 +154,10 @@ impl Blame {
 
     /// Notes that requests that wait do not compete for the device for now.
     pub(crate) fn step_aside(&mut self, now: Nanos, vm: GroupId, why: Aside, requests: u32) {
-        let Some(account) = self.touch(now, vm) else { return };
+        if !self.is_on {
+            return;
+        }
+        let account = self.touch(now, vm);
         account.waiting -= requests;
         match why {
             Aside::Limit => account.limited.enter(now, requests),
@@ -159,7 +168,10 @@ impl Blame {
 
     /// Notes that requests compete for the device again.
     pub(crate) fn step_back(&mut self, now: Nanos, vm: GroupId, why: Aside, requests: u32) {
-        let Some(account) = self.touch(now, vm) else { return };
+        if !self.is_on {
+            return;
+        }
+        let account = self.touch(now, vm);
         account.waiting += requests;
         match why {
             Aside::Limit => account.limited.leave(now, requests),
@@ -171,7 +183,13 @@ impl Blame {
     /// Notes that a command of `requests` that waited goes to the device.
     #[inline]
     pub(crate) fn send(&mut self, now: Nanos, vm: GroupId, requests: u32) {
-        let Some(account) = self.touch(now, vm) else { return };
+        if self.is_on {
+            self.note_send(now, vm, requests);
+        }
+    }
+
+    fn note_send(&mut self, now: Nanos, vm: GroupId, requests: u32) {
+        let account = self.touch(now, vm);
         account.waiting -= requests;
         account.waited.leave(now, requests);
         account.served.enter(now, requests);
@@ -191,9 +209,12 @@ impl Blame {
     /// Notes that a command of `requests` has left the device.
     #[inline]
     pub(crate) fn complete(&mut self, now: Nanos, vm: GroupId, requests: u32) {
-        if !self.is_on {
-            return;
+        if self.is_on {
+            self.note_complete(now, vm, requests);
         }
+    }
+
+    fn note_complete(&mut self, now: Nanos, vm: GroupId, requests: u32) {
         self.advance(now.0);
         let share = self.clocks.share;
         let account = &mut self.accounts[vm.0 as usize];
@@ -226,17 +247,14 @@ impl Blame {
 
     /// Returns the account of a VM whose number of waiting requests changes now.
     #[inline]
-    fn touch(&mut self, now: Nanos, vm: GroupId) -> Option<&mut Account> {
-        if !self.is_on {
-            return None;
-        }
+    fn touch(&mut self, now: Nanos, vm: GroupId) -> &mut Account {
         self.advance(now.0);
         let account = &mut self.accounts[vm.0 as usize];
         if !account.is_dirty {
             account.is_dirty = true;
             self.dirty.push(vm.0 as usize);
         }
-        Some(account)
+        account
     }
 
     /// Shares out the time since the last event.

@@ -17,6 +17,7 @@ use evenkeel_sched::{
     QueueId, Scheduler, Tag, Weight,
 };
 
+use self::govern::{govern_completed, is_short};
 use crate::blame::{Aside, Blame};
 use crate::blocks::{BlockConfig, Blocks};
 use crate::classify;
@@ -68,6 +69,8 @@ pub struct Engine {
     ready: VecDeque<Tag>,
     /// Whether reads of different places get queues of their own, where that helps.
     tells_streams_apart: bool,
+    /// Whether they do, with the elevator at work.
+    has_streams: bool,
     /// A flush went to the device, and nothing of the scheduler since.
     flushed_last: bool,
     pub(crate) helps: Helps,
@@ -92,7 +95,7 @@ impl Engine {
     #[must_use]
     pub fn new(now: Nanos, config: &EngineConfig) -> Self {
         let elevator = ElevatorConfig { depth: config.depth.max(1), ..config.elevator.clone() };
-        Self {
+        let mut engine = Self {
             scheduler: Elevator::new(now, &elevator),
             slots: Slots::default(),
             disks: Vec::new(),
@@ -105,6 +108,7 @@ impl Engine {
             blame: Blame::new(now),
             ready: VecDeque::new(),
             tells_streams_apart: true,
+            has_streams: false,
             flushed_last: false,
             helps: Helps::default(),
             retired: VecDeque::new(),
@@ -119,7 +123,9 @@ impl Engine {
             sent_with: [0; Precedence::COUNT],
             #[cfg(feature = "planted")]
             planted: config.elevator.planted,
-        }
+        };
+        engine.look_for_streams();
+        engine
     }
 
     /// Adds a group, a tenant or a VM, below `parent`.
@@ -155,6 +161,12 @@ impl Engine {
     /// that profit from it. They do unless told otherwise. To be said before the first request.
     pub fn tell_streams_apart(&mut self, tells: bool) {
         self.tells_streams_apart = tells;
+        self.look_for_streams();
+    }
+
+    /// Finds out whether reads of different places get queues of their own.
+    fn look_for_streams(&mut self) {
+        self.has_streams = self.tells_streams_apart && self.scheduler.profits_from_streams();
     }
 
     /// Changes the weight of a group.
@@ -213,7 +225,7 @@ impl Engine {
     ///
     /// The tag is a dense index, free again once the request is retired.
     pub fn submit(&mut self, now: Nanos, disk_id: DiskId, token: Token, request: &Request) -> Tag {
-        let disk = self.disk_mut(disk_id);
+        let disk = self.disks[disk_id.0 as usize].as_mut().expect(KNOWN_DISK);
         let others = disk.outstanding;
         disk.outstanding += 1;
         let sync = match request.op {
@@ -222,8 +234,9 @@ impl Engine {
             Op::Discard | Op::WriteZeroes => disk.write_through,
         };
         let vm = disk.vm;
-        self.note_arrival(now, disk_id, others, sync, request.nr_sectors);
-        let priority = if self.groups.get(vm).queues.heeds_priority {
+        let is_short = is_short(sync, request.nr_sectors);
+        self.governor.arrived(now, others, is_short, &mut disk.lone);
+        let priority = if request.ioprio != 0 && self.groups.get(vm).queues.heeds_priority {
             classify::priority(request.ioprio)
         } else {
             Priority::default()
@@ -306,15 +319,15 @@ impl Engine {
     ///
     /// Panics if the command is not at the device: the caller has lost count.
     pub fn complete(&mut self, now: Nanos, tag: Tag, outcome: Result<(), Errno>) {
-        self.slots.get_mut(tag).is_sent = false;
-        let slot = *self.slots.get(tag);
-        self.measure_piece(now, &slot);
-        self.govern_completed(now, &slot);
+        let slot = self.slots.get_mut(tag);
+        slot.is_sent = false;
+        self.pieces.completed(now, slot);
+        let scheduler = &self.scheduler;
+        govern_completed(&mut self.governor, now, slot, || scheduler.queued() > 0);
         self.in_flight -= 1;
-        let disk = self.disk_mut(slot.disk);
+        let disk = self.disks[slot.disk.0 as usize].as_mut().expect(KNOWN_DISK);
         disk.in_flight -= 1;
-        let vm = disk.vm;
-        self.blame.complete(now, vm, slot.parts);
+        self.blame.complete(now, disk.vm, slot.parts);
         match (slot.place, outcome) {
             (Place::Flush, outcome) => self.complete_flush(now, tag, outcome),
             (Place::Scheduled | Place::Carried, Ok(())) => self.complete_whole(now, tag),
@@ -331,6 +344,7 @@ impl Engine {
 
     /// Returns the next answer for a guest; the caller asks until there is none. The tag is free
     /// from here on.
+    #[inline]
     pub fn retire(&mut self) -> Option<Retired> {
         self.shown = self.shown.checked_sub(1)?;
         let tag = self.retired.pop_front().expect("what is shown is there");
@@ -464,7 +478,7 @@ impl Engine {
 /// The steps behind the calls above.
 impl Engine {
     fn disk(&self, disk: DiskId) -> &Disk {
-        self.disks[disk.0 as usize].as_ref().expect("the caller names a disk that it added")
+        self.disks[disk.0 as usize].as_ref().expect(KNOWN_DISK)
     }
 
     /// Returns the VM that a disk belongs to.
@@ -473,7 +487,7 @@ impl Engine {
     }
 
     fn disk_mut(&mut self, disk: DiskId) -> &mut Disk {
-        self.disks[disk.0 as usize].as_mut().expect("the caller names a disk that it added")
+        self.disks[disk.0 as usize].as_mut().expect(KNOWN_DISK)
     }
 
     /// Returns the lowest free stretch of the pool's address space, with a gap on both sides so
@@ -492,32 +506,51 @@ impl Engine {
         base
     }
 
-    /// Returns the queue of a request whose first sector on the pool's address space is `pos`.
-    fn queue(&mut self, now: Nanos, vm: GroupId, tag: Tag, pos: u64) -> QueueId {
+    /// Gives a request to the scheduler.
+    fn schedule(&mut self, now: Nanos, tag: Tag) {
         let slot = self.slots.get_mut(tag);
-        let (priority, sync) = (slot.priority, slot.sync);
-        let group = self.groups.get_mut(vm);
-        let known_as = group.known_as;
-        // What the guest itself has marked belongs together: it is what somebody waits for.
-        let has_streams = self.tells_streams_apart
-            && self.scheduler.profits_from_streams()
-            && !classify::is_preferred(priority);
+        let disk = self.disks[slot.disk.0 as usize].as_ref().expect(KNOWN_DISK);
+        let (vm, pos) = (disk.vm, disk.base + slot.sector + u64::from(slot.done_sectors));
+        let queues = &mut self.groups.get_mut(vm).queues;
         // Of an earlier piece.
         if let Some(seat) = slot.seat {
-            group.queues.read_is_done(now, seat);
+            queues.read_is_done(now, seat);
         }
-        let reading = if has_streams && slot.op == DeviceOp::Read {
-            group.queues.stream(now, priority, pos, slot.piece_sectors)
+        let (op, priority, sync) = (slot.op.scheduled(), slot.priority, slot.sync);
+        // What the guest itself has marked belongs together: it is what somebody waits for.
+        let may_be_stream = self.has_streams && op == Op::Read;
+        let reading = if may_be_stream && !classify::is_preferred(priority) {
+            queues.stream(now, priority, pos, slot.piece_sectors)
         } else {
             Reading::default()
         };
         slot.seat = reading.seat;
-        let place = group.queues.slot(priority, sync, reading.stream);
-        let (queue, is_new) = match *place {
-            Some(queue) => (queue, false),
-            None => (self.scheduler.add_queue(now, known_as, priority, sync), true),
+        // The memory of a piece is no whole request's: it is merged with nobody.
+        let segments = if slot.is_split() { u16::MAX } else { slot.segments };
+        let nr_sectors = slot.piece_cost_sectors();
+        let queue = match *queues.slot(priority, sync, reading.stream) {
+            Some(queue) if !reading.returns => queue,
+            _ => self.open_queue(now, vm, (priority, sync), reading),
         };
-        *place = Some(queue);
+        let request = evenkeel_sched::Request { tag, queue, op, pos, nr_sectors, segments, sync };
+        self.scheduler.insert(now, request);
+    }
+
+    /// Returns the queue of a request for which there is none yet, or whose reader returns to it.
+    #[cold]
+    fn open_queue(
+        &mut self,
+        now: Nanos,
+        vm: GroupId,
+        (priority, sync): (Priority, bool),
+        reading: Reading,
+    ) -> QueueId {
+        let group = self.groups.get_mut(vm);
+        let place = group.queues.slot(priority, sync, reading.stream);
+        let is_new = place.is_none();
+        let scheduler = &mut self.scheduler;
+        let queue =
+            *place.get_or_insert_with(|| scheduler.add_queue(now, group.known_as, priority, sync));
         if reading.returns {
             self.scheduler.deny_start(now, queue);
         }
@@ -527,24 +560,11 @@ impl Engine {
         queue
     }
 
-    /// Gives a request to the scheduler.
-    fn schedule(&mut self, now: Nanos, tag: Tag) {
-        let slot = *self.slots.get(tag);
-        let op = slot.op.scheduled();
-        let disk = self.disk(slot.disk);
-        let (vm, pos) = (disk.vm, disk.base + slot.sector + u64::from(slot.done_sectors));
-        let queue = self.queue(now, vm, tag, pos);
-        // The memory of a piece is no whole request's: it is merged with nobody.
-        let segments = if slot.is_split() { u16::MAX } else { slot.segments };
-        let (nr_sectors, sync) = (slot.piece_cost_sectors(), slot.sync);
-        let request = evenkeel_sched::Request { tag, queue, op, pos, nr_sectors, segments, sync };
-        self.scheduler.insert(now, request);
-    }
-
     /// Gives up a claim; who was held behind it goes next.
+    #[inline]
     fn release(&mut self, now: Nanos, tag: Tag) {
         let disk = self.slots.get(tag).disk;
-        let disk = self.disks[disk.0 as usize].as_mut().expect("a request's disk is there");
+        let disk = self.disks[disk.0 as usize].as_mut().expect(KNOWN_DISK);
         disk.claims.release(tag, |freed| {
             self.blame.step_back(now, disk.vm, Aside::Own, 1);
             self.ready.push_back(freed);
@@ -564,6 +584,9 @@ impl Engine {
         }
     }
 }
+
+/// Why a disk is there.
+const KNOWN_DISK: &str = "the caller names a disk that it added";
 
 fn saturated(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)

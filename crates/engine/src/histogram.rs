@@ -74,13 +74,9 @@ impl Histogram {
 /// Returns the bucket of a duration in nanoseconds.
 fn bucket(value: u64) -> usize {
     let value = value.min(LONGEST);
-    let exponent = value.max(1).ilog2();
-    let index = if exponent < SUB_BITS {
-        value
-    } else {
-        let shift = exponent - SUB_BITS;
-        (u64::from(shift) << SUB_BITS) + (value >> shift)
-    };
+    // Below two times as many as a power of two is cut into, each number has its own.
+    let shift = (value | 1 << SUB_BITS).ilog2() - SUB_BITS;
+    let index = (u64::from(shift) << SUB_BITS) + (value >> shift);
     usize::try_from(index).expect("bounded by LONGEST")
 }
 

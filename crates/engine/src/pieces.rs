@@ -11,6 +11,7 @@
 use evenkeel_sched::{Nanos, Op};
 
 use crate::request::Request;
+use crate::slots::{DeviceOp, Slot};
 
 /// The longest piece, in sectors: 1 MiB. Every device that reaches its best rate at all reaches it
 /// with commands of this length.
@@ -68,6 +69,18 @@ impl Pieces {
     /// Returns what the device has moved so far, in sectors.
     pub(crate) const fn moved(&self) -> u64 {
         self.moved
+    }
+
+    /// Takes what a command that is done has to say about the device's rate.
+    #[inline]
+    pub(crate) fn completed(&mut self, now: Nanos, slot: &Slot) {
+        if !matches!(slot.op, DeviceOp::Read | DeviceOp::Write) {
+            return;
+        }
+        self.add(slot.whole_sectors);
+        if slot.is_split() {
+            self.learn(now - slot.piece_sent, self.moved - slot.moved_before);
+        }
     }
 
     /// Notes that a command of so many sectors is done.

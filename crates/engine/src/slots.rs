@@ -155,7 +155,9 @@ pub(crate) enum Place {
     Retired,
 }
 
+/// Two cache lines that processors fetch together.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(128))]
 pub(crate) struct Slot {
     pub token: Token,
     pub arrived: Nanos,
@@ -195,6 +197,8 @@ pub(crate) struct Slot {
     pub seat: Option<Seat>,
 }
 
+const _: () = assert!(size_of::<Slot>() == 128, "a slot is two cache lines");
+
 /// A command at the device whose elevator is gone; its parts are linked in their slots.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Carried {
@@ -205,6 +209,7 @@ pub(crate) struct Carried {
 
 impl Slot {
     /// Makes a request without sectors, for which somebody waits.
+    #[inline]
     pub(crate) fn new(now: Nanos, token: Token, disk: DiskId, op: DeviceOp) -> Self {
         Self {
             token,
@@ -236,6 +241,7 @@ impl Slot {
     }
 
     /// Returns what the request costs, in sectors.
+    #[inline]
     pub(crate) fn cost_sectors(&self) -> u32 {
         match self.op {
             DeviceOp::Discard | DeviceOp::WriteZeroes => self.nr_sectors.min(RANGE_COST_SECTORS),
@@ -244,6 +250,7 @@ impl Slot {
     }
 
     /// Returns what the piece that goes next costs, in sectors; of most requests that is all.
+    #[inline]
     pub(crate) fn piece_cost_sectors(&self) -> u32 {
         self.cost_sectors().min(self.piece_sectors)
     }
@@ -269,6 +276,9 @@ pub(crate) struct Slots {
 
 impl Slots {
     /// Stores a request and names it; sets its `order`.
+    // Inside its callers a request is written where it stays; else it is made on the stack and
+    // copied, which takes longer than all that is known of it.
+    #[inline(always)]
     pub(crate) fn take(&mut self, mut slot: Slot) -> Tag {
         self.used += 1;
         self.arrivals += 1;
@@ -279,12 +289,18 @@ impl Slots {
             *place = slot;
             return tag;
         }
+        self.grow(slot)
+    }
+
+    #[cold]
+    fn grow(&mut self, slot: Slot) -> Tag {
         let tag = Tag(u32::try_from(self.slots.len()).expect("bounded by the rings' sizes"));
         self.slots.push(slot);
         tag
     }
 
     /// Frees a tag.
+    #[inline]
     pub(crate) fn give_back(&mut self, tag: Tag) {
         let slot = &mut self.slots[index(tag)];
         slot.place = Place::Free;
@@ -293,10 +309,20 @@ impl Slots {
         self.used -= 1;
     }
 
+    #[inline]
     pub(crate) fn get(&self, tag: Tag) -> &Slot {
         &self.slots[index(tag)]
     }
 
+    /// Has the memory of a request fetched that is about to be needed. Requests leave in another
+    /// order than they came in, so nothing else foresees which one it is; and by the time it goes it
+    /// may have waited for thousands of others.
+    #[inline]
+    pub(crate) fn fetch(&self, tag: Tag) {
+        core::hint::black_box(self.get(tag).piece_sectors);
+    }
+
+    #[inline]
     pub(crate) fn get_mut(&mut self, tag: Tag) -> &mut Slot {
         &mut self.slots[index(tag)]
     }

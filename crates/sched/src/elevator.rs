@@ -345,6 +345,16 @@ impl Scheduler for Elevator {
     }
 
     #[inline]
+    fn likely_next(&self) -> Option<Tag> {
+        each!(&self.0, inner => inner.likely_next())
+    }
+
+    #[inline]
+    fn is_single(&self, tag: Tag) -> bool {
+        each!(&self.0, inner => inner.is_single(tag))
+    }
+
+    #[inline]
     fn queued(&self) -> u32 {
         each!(&self.0, inner => inner.queued())
     }

@@ -110,6 +110,13 @@ pub trait Scheduler {
         Urgency::None
     }
 
+    /// Returns the request that probably goes next, as far as that is known without a search. A
+    /// hint for whoever wants to have what he knows of it at hand; O(1).
+    #[inline]
+    fn likely_next(&self) -> Option<Tag> {
+        None
+    }
+
     /// Hands over a request. Never refuses. O(log n) in the requests of the queue.
     fn insert(&mut self, now: Nanos, request: Request) -> Insertion;
 
@@ -142,6 +149,13 @@ pub trait Scheduler {
 
     /// Returns the part of a request with the lowest sector; the request itself if unmerged.
     fn first_part(&self, tag: Tag) -> Tag;
+
+    /// Returns whether a request that came out by itself has no other parts. Valid until
+    /// `complete`.
+    #[inline]
+    fn is_single(&self, tag: Tag) -> bool {
+        self.next_part(tag).is_none() && self.first_part(tag) == tag
+    }
 
     /// Returns the number of requests that wait (a merged request counts once).
     fn queued(&self) -> u32;

@@ -16,11 +16,11 @@ const NEVER: u64 = u64::MAX;
 const FIRST_SHIFT: u32 = 10;
 const MOST_SHIFT: u32 = 40;
 /// After so many events the width of the slots is looked at.
-const REVIEW: u32 = 1024;
+const REVIEW: u64 = 1024;
 /// Slots are too narrow if more than so many events of those did not fit, too wide if more than so
 /// many others had to be passed on the way to their places.
-const MOST_FAR: u32 = REVIEW / 32;
-const MOST_PASSED: u32 = REVIEW * 4;
+const MOST_FAR: u32 = 1024 / 32;
+const MOST_PASSED: u32 = 1024 * 4;
 
 /// An event in the wheel.
 #[derive(Clone, Copy, Debug)]
@@ -87,11 +87,11 @@ pub(crate) struct Events<E> {
     /// The tick of the first slot with events.
     first: u64,
     far: BinaryHeap<Far<E>>,
-    /// The instant of the next event.
-    next: u64,
+    /// The instants of the next event in the wheel, and of the next one that is too far away for it.
+    near_at: u64,
+    far_at: u64,
     added: u64,
-    /// Since the width was looked at: events, those that did not fit, and those that were passed.
-    seen: u32,
+    /// Since the width was looked at: events that did not fit, and those that were passed.
     missed: u32,
     passed: u32,
     scratch: Vec<u32>,
@@ -108,9 +108,9 @@ impl<E> Default for Events<E> {
             base: 0,
             first: NEVER,
             far: BinaryHeap::new(),
-            next: NEVER,
+            near_at: NEVER,
+            far_at: NEVER,
             added: 0,
-            seen: 0,
             missed: 0,
             passed: 0,
             scratch: Vec::new(),
@@ -122,30 +122,41 @@ impl<E: Copy> Events<E> {
     pub(crate) fn add(&mut self, at: Nanos, event: E) {
         let (at, number) = (at.0, self.added);
         self.added += 1;
-        self.seen += 1;
-        if self.seen == REVIEW {
+        if self.added.is_multiple_of(REVIEW) {
             self.review();
         }
-        self.next = self.next.min(at);
         // What lies before the beginning of the wheel is first in its first slot.
         let ahead = (at >> self.shift).saturating_sub(self.base);
         if ahead > SLOT_MASK {
             self.missed += 1;
-            self.far.push(Far { key: u128::from(at) << 64 | u128::from(number), event });
-            return;
+            return self.push_far(at, number, event);
         }
+        self.near_at = self.near_at.min(at);
         let node = Node { at, number, next: NIL, event };
         let index = self.free;
         if index == NIL {
-            self.nodes.push(node);
-            let index = u32::try_from(self.nodes.len() - 1).expect("fewer than 2^32 events");
-            self.link(self.base + ahead, at, index);
+            self.grow(node);
         } else {
             let place = &mut self.nodes[index as usize];
             self.free = place.next;
             *place = node;
             self.link(self.base + ahead, at, index);
         }
+    }
+
+    /// Makes room for one more node.
+    #[cold]
+    fn grow(&mut self, node: Node<E>) {
+        let index = u32::try_from(self.nodes.len()).expect("fewer than 2^32 events");
+        self.nodes.push(node);
+        let ahead = (node.at >> self.shift).saturating_sub(self.base);
+        self.link(self.base + ahead, node.at, index);
+    }
+
+    #[cold]
+    fn push_far(&mut self, at: u64, number: u64, event: E) {
+        self.far_at = self.far_at.min(at);
+        self.far.push(Far { key: u128::from(at) << 64 | u128::from(number), event });
     }
 
     /// Puts a node into the slot of a tick.
@@ -179,42 +190,48 @@ impl<E: Copy> Events<E> {
 
     #[inline]
     pub(crate) fn next_at(&self) -> Option<Nanos> {
-        (self.next != NEVER).then_some(Nanos(self.next))
+        let next = self.next_or_never();
+        (next.0 != NEVER).then_some(next)
+    }
+
+    /// Returns the instant of the next event, the last instant there is if there is none.
+    #[inline]
+    pub(crate) fn next_or_never(&self) -> Nanos {
+        Nanos(self.near_at.min(self.far_at))
     }
 
     /// Returns the next event if it is due.
     #[inline]
     pub(crate) fn due(&mut self, now: Nanos) -> Option<E> {
-        if self.next > now.0 || self.next == NEVER {
+        let next = self.next_or_never().0;
+        if next > now.0 || next == NEVER {
             return None;
         }
-        Some(self.take())
+        // Of one instant the one that was added first.
+        if self.far_at <= self.near_at && self.is_far() {
+            return self.take_far();
+        }
+        Some(self.take_near())
     }
 
-    fn take(&mut self) -> E {
-        let far = self.far.peek().map_or(u128::MAX, |far| far.key);
-        let event =
-            if self.first == NEVER || (far >> 64) <= u128::from(self.next) && self.is_far(far) {
-                let Far { key, event } = self.far.pop().expect("there is an event");
-                // Whatever is in the wheel comes later.
-                self.base = self.base.max(instant(key) >> self.shift);
-                event
-            } else {
-                self.take_near()
-            };
-        let near = if self.first == NEVER {
-            NEVER
-        } else {
-            self.nodes[self.slots[slot_of(self.first)].0 as usize].at
-        };
-        self.next = near.min(self.far.peek().map_or(NEVER, |far| instant(far.key)));
-        event
+    #[cold]
+    fn take_far(&mut self) -> Option<E> {
+        let Far { key, event } = self.far.pop()?;
+        self.far_at = self.far.peek().map_or(NEVER, |far| instant(far.key));
+        // Whatever is in the wheel comes later.
+        self.base = self.base.max(instant(key) >> self.shift);
+        Some(event)
     }
 
-    /// Returns whether the first of the heap comes before the first of the wheel.
-    fn is_far(&self, far: u128) -> bool {
+    /// Returns whether the first of the heap, if there is one, comes before the first of the wheel.
+    #[cold]
+    fn is_far(&self) -> bool {
+        if self.first == NEVER {
+            return true;
+        }
         let node = &self.nodes[self.slots[slot_of(self.first)].0 as usize];
-        far < u128::from(node.at) << 64 | u128::from(node.number)
+        let near = u128::from(node.at) << 64 | u128::from(node.number);
+        self.far.peek().is_some_and(|far| far.key < near)
     }
 
     /// Takes the first event of the wheel.
@@ -231,8 +248,10 @@ impl<E: Copy> Events<E> {
             (*head, *tail) = (NIL, NIL);
             self.used[slot / 64] &= !(1 << (slot % 64));
             self.first = self.first_used();
+            self.near_at = self.first_at();
         } else {
             *head = next;
+            self.near_at = self.nodes[next as usize].at;
         }
         event
     }
@@ -255,6 +274,15 @@ impl<E: Copy> Events<E> {
         NEVER
     }
 
+    /// Returns the instant of the first event of the wheel.
+    #[inline]
+    fn first_at(&self) -> u64 {
+        if self.first == NEVER {
+            return NEVER;
+        }
+        self.nodes[self.slots[slot_of(self.first)].0 as usize].at
+    }
+
     /// Looks at whether the slots have the right width.
     #[cold]
     fn review(&mut self) {
@@ -265,7 +293,7 @@ impl<E: Copy> Events<E> {
         } else {
             self.shift
         };
-        (self.seen, self.missed, self.passed) = (0, 0, 0);
+        (self.missed, self.passed) = (0, 0);
         if shift != self.shift {
             self.widen(shift);
         }
@@ -291,7 +319,7 @@ impl<E: Copy> Events<E> {
             let Node { at, number, event, .. } = self.nodes[index as usize];
             let ahead = (at >> shift).saturating_sub(self.base);
             if ahead > SLOT_MASK {
-                self.far.push(Far { key: u128::from(at) << 64 | u128::from(number), event });
+                self.push_far(at, number, event);
                 self.nodes[index as usize].next = self.free;
                 self.free = index;
             } else {
@@ -300,6 +328,7 @@ impl<E: Copy> Events<E> {
             }
         }
         self.scratch = sorted;
+        self.near_at = self.first_at();
     }
 }
 

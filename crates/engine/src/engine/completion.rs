@@ -2,7 +2,7 @@
 
 use evenkeel_sched::{Nanos, Scheduler as _, Tag};
 
-use super::{Engine, RETRY_INTERVAL};
+use super::{Engine, KNOWN_DISK, RETRY_INTERVAL};
 use crate::blame::Aside;
 use crate::request::Status;
 use crate::slots::{DeviceOp, Errno, Place};
@@ -18,6 +18,7 @@ impl Engine {
     }
 
     /// Lets whoever decided for a command forget it.
+    #[inline]
     fn let_go(&mut self, now: Nanos, tag: Tag) {
         match self.slots.get(tag).place {
             Place::Carried => self.drop_carried(tag),
@@ -25,16 +26,18 @@ impl Engine {
         }
     }
 
+    #[inline]
     pub(super) fn complete_whole(&mut self, now: Nanos, tag: Tag) {
-        if self.slots.get(tag).is_split() {
+        let slot = self.slots.get(tag);
+        let (is_split, parts) = (slot.is_split(), slot.parts);
+        if is_split {
             self.take_apart(now, tag);
             return self.complete_piece(now, tag);
         }
         self.release(now, tag);
-        if self.slots.get(tag).parts == 1 {
+        if parts == 1 {
             self.let_go(now, tag);
-            self.finish(now, tag, tag, Status::Ok);
-            return;
+            return self.finish(now, tag, tag, Status::Ok);
         }
         self.take_apart(now, tag);
         let parts = core::mem::take(&mut self.scratch);
@@ -112,12 +115,11 @@ impl Engine {
         slot.status = status;
         slot.dispatched = dispatched;
         slot.completed = now;
-        let slot = *slot;
+        let disk = self.disks[slot.disk.0 as usize].as_mut().expect(KNOWN_DISK);
         if let Some(seat) = slot.seat {
-            let vm = self.disk(slot.disk).vm;
-            self.groups.get_mut(vm).queues.read_is_done(now, seat);
+            self.groups.get_mut(disk.vm).queues.read_is_done(now, seat);
         }
-        let figures = &mut self.disk_mut(slot.disk).figures;
+        let figures = &mut disk.figures;
         let sectors = u64::from(slot.nr_sectors);
         match slot.op {
             DeviceOp::Read => {

@@ -2,7 +2,8 @@
 
 use evenkeel_sched::{Class, Nanos, Next, Scheduler, Tag, Urgency};
 
-use super::{Engine, saturated};
+use super::govern::govern_sent;
+use super::{Engine, KNOWN_DISK, saturated};
 use crate::blame::Aside;
 use crate::blocks::BlockFigures;
 use crate::slots::{Command, DeviceOp, Place, Precedence, Slot};
@@ -13,14 +14,8 @@ impl Engine {
     /// The caller asks until the answer is `None`, and owes one [`complete`](Self::complete) for
     /// each command, in any order. Takes O(log n) time.
     pub fn dispatch(&mut self, now: Nanos) -> Option<Command> {
-        if self.stalled > 0 {
-            self.revive(now);
-        }
-        if self.helps.is_due(now) {
-            self.review_help(now);
-        }
-        if self.is_controlled {
-            self.open_gate(now);
+        if self.stalled > 0 || self.is_controlled || self.helps.is_due(now) {
+            self.look_around(now);
         }
         let Some(tag) = self.next_for_device(now) else {
             self.blame.gather(now, self.blocks.is_gathering());
@@ -29,6 +24,9 @@ impl Engine {
             }
             return None;
         };
+        if let Some(next) = self.scheduler.likely_next() {
+            self.slots.fetch(next);
+        }
         Some(self.send(now, tag))
     }
 
@@ -79,6 +77,19 @@ fn earlier(one: Option<Nanos>, other: Option<Nanos>) -> Option<Nanos> {
 
 /// The steps behind the calls above.
 impl Engine {
+    /// Does what may be due, and hardly ever is.
+    fn look_around(&mut self, now: Nanos) {
+        if self.stalled > 0 {
+            self.revive(now);
+        }
+        if self.helps.is_due(now) {
+            self.review_help(now);
+        }
+        if self.is_controlled {
+            self.open_gate(now);
+        }
+    }
+
     /// Returns the request that goes next, with all its parts.
     fn choose(&mut self, now: Nanos) -> Option<Tag> {
         if self.is_controlled {
@@ -123,17 +134,12 @@ impl Engine {
     }
 
     /// Claims the extent of a request with all its parts; false if somebody is in the way.
+    #[inline]
     fn claim_whole(&mut self, tag: Tag) -> bool {
-        let first = self.scheduler.first_part(tag);
-        let sector = self.slots.get(first).sector;
-        let (mut nr_sectors, mut parts) = (0, 0);
-        let mut part = Some(first);
-        while let Some(tag) = part {
-            parts += 1;
-            nr_sectors += self.slots.get(tag).piece_sectors;
-            part = self.scheduler.next_part(tag);
-        }
+        let whole =
+            if self.scheduler.is_single(tag) { None } else { Some(self.measure_whole(tag)) };
         let slot = self.slots.get_mut(tag);
+        let (sector, nr_sectors, parts) = whole.unwrap_or((slot.sector, slot.piece_sectors, 1));
         slot.whole_sector = sector + u64::from(slot.done_sectors);
         slot.whole_sectors = nr_sectors;
         slot.parts = parts;
@@ -146,6 +152,20 @@ impl Engine {
             return true;
         }
         self.disk_mut(disk).claims.claim_if_free(tag, sector, nr_sectors, changes)
+    }
+
+    /// Returns the first sector of a request, its length and the number of its parts.
+    fn measure_whole(&self, tag: Tag) -> (u64, u32, u32) {
+        let first = self.scheduler.first_part(tag);
+        let sector = self.slots.get(first).sector;
+        let (mut nr_sectors, mut parts) = (0, 0);
+        let mut part = Some(first);
+        while let Some(tag) = part {
+            parts += 1;
+            nr_sectors += self.slots.get(tag).piece_sectors;
+            part = self.scheduler.next_part(tag);
+        }
+        (sector, nr_sectors, parts)
     }
 
     /// Takes a request that cannot go now out of the scheduler's hands. Its parts wait here, each
@@ -181,6 +201,8 @@ impl Engine {
     fn send(&mut self, now: Nanos, tag: Tag) -> Command {
         self.in_flight += 1;
         self.blocks.sent();
+        let precedence = self.precedence(now, tag, self.slots.get(tag));
+        self.sent_with[precedence as usize] += 1;
         let slot = self.slots.get_mut(tag);
         if slot.done_sectors == 0 {
             slot.dispatched = now;
@@ -189,15 +211,12 @@ impl Engine {
         if slot.is_split() {
             (slot.moved_before, slot.piece_sent) = (self.pieces.moved(), now);
         }
-        let slot = *slot;
         self.flushed_last |= slot.op == DeviceOp::Flush;
-        let precedence = self.precedence(now, tag, &slot);
-        self.sent_with[precedence as usize] += 1;
-        self.govern_sent(now, &slot, precedence);
-        let disk = self.disk_mut(slot.disk);
+        let disk = self.disks[slot.disk.0 as usize].as_mut().expect(KNOWN_DISK);
+        govern_sent(&mut self.governor, now, slot, precedence, disk.outstanding);
         disk.in_flight += 1;
-        let vm = disk.vm;
-        let command = Command {
+        self.blame.send(now, disk.vm, slot.parts);
+        Command {
             tag,
             disk: slot.disk,
             op: slot.op,
@@ -209,9 +228,7 @@ impl Engine {
                 && matches!(slot.op, DeviceOp::Write | DeviceOp::WriteZeroes),
             unmap: slot.unmap,
             precedence,
-        };
-        self.blame.send(now, vm, slot.parts);
-        command
+        }
     }
 
     /// Says how much a command matters to others than the scheduler.

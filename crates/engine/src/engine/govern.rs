@@ -1,10 +1,9 @@
 //! What the governor sees, and what it says.
 
-use evenkeel_sched::{Kind, Nanos, Scheduler as _};
+use evenkeel_sched::{Kind, Nanos};
 
 use super::Engine;
-use crate::disk::DiskId;
-use crate::governor::{CROWD, GovernorReport};
+use crate::governor::{CROWD, Governor, GovernorReport};
 use crate::slots::{DeviceOp, Precedence, Slot};
 
 impl Engine {
@@ -34,40 +33,45 @@ impl Engine {
     pub(super) fn govern_anew(&mut self) {
         self.governor.turn(self.governor.is_on(), self.favours());
     }
+}
 
-    #[inline]
-    pub(super) fn note_arrival(
-        &mut self,
-        now: Nanos,
-        disk: DiskId,
-        others: u32,
-        sync: bool,
-        nr_sectors: u32,
-    ) {
-        let disk = self.disks[disk.0 as usize].as_mut().expect("the request's disk is there");
-        let is_short = sync && nr_sectors <= SHORT_SECTORS;
-        self.governor.arrived(now, others, is_short, &mut disk.lone);
-    }
-
-    #[inline]
-    pub(super) fn govern_sent(&mut self, now: Nanos, slot: &Slot, precedence: Precedence) {
-        if let Some(writes) = writes(slot.op) {
-            self.governor.sent(now, writes, slot.whole_sectors);
-            // Whatever comes in crowds waits for nothing in particular, raised or not.
-            if precedence >= Precedence::Interactive && self.disk(slot.disk).outstanding < CROWD {
-                self.governor.favour(now);
-            }
+/// Lets the governor know of a command that goes to the device, of a disk with so many requests
+/// `outstanding`.
+#[inline]
+pub(super) fn govern_sent(
+    governor: &mut Governor,
+    now: Nanos,
+    slot: &Slot,
+    precedence: Precedence,
+    outstanding: u32,
+) {
+    if let Some(writes) = writes(slot.op) {
+        governor.sent(now, writes, slot.whole_sectors);
+        // Whatever comes in crowds waits for nothing in particular, raised or not.
+        if precedence >= Precedence::Interactive && outstanding < CROWD {
+            governor.favour(now);
         }
     }
+}
 
-    #[inline]
-    pub(super) fn govern_completed(&mut self, now: Nanos, slot: &Slot) {
-        if let Some(writes) = writes(slot.op) {
-            let scheduler = &self.scheduler;
-            let waits = || scheduler.queued() > 0;
-            self.governor.completed(now, writes, slot.whole_sectors, waits);
-        }
+/// Lets the governor know of a command that has come back; `waits` says whether a request waits for
+/// the device.
+#[inline]
+pub(super) fn govern_completed(
+    governor: &mut Governor,
+    now: Nanos,
+    slot: &Slot,
+    waits: impl FnOnce() -> bool,
+) {
+    if let Some(writes) = writes(slot.op) {
+        governor.completed(now, writes, slot.whole_sectors, waits);
     }
+}
+
+/// Returns whether somebody who waits for each answer would ask for this.
+#[inline]
+pub(super) const fn is_short(sync: bool, nr_sectors: u32) -> bool {
+    sync && nr_sectors <= SHORT_SECTORS
 }
 
 /// Returns whether a request writes data; none if it moves none.

@@ -21,18 +21,6 @@ impl Engine {
         done_sectors > 0 || claims.claim_if_free(tag, sector, nr_sectors, op != DeviceOp::Read)
     }
 
-    /// Takes what a command has to say about the device's rate.
-    #[inline]
-    pub(super) fn measure_piece(&mut self, now: Nanos, slot: &Slot) {
-        if !matches!(slot.op, DeviceOp::Read | DeviceOp::Write) {
-            return;
-        }
-        self.pieces.add(slot.whole_sectors);
-        if slot.is_split() {
-            self.pieces.learn(now - slot.piece_sent, self.pieces.moved() - slot.moved_before);
-        }
-    }
-
     /// Notes that a piece is done, which whoever decided for it has forgotten; the next one is
     /// scheduled, or the request is finished.
     pub(super) fn complete_piece(&mut self, now: Nanos, tag: Tag) {

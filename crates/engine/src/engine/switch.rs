@@ -25,6 +25,7 @@ impl Engine {
         let config = ElevatorConfig { depth: self.depth, ..config.clone() };
         let old = core::mem::replace(&mut self.scheduler, Elevator::new(now, &config));
         self.govern_anew();
+        self.look_for_streams();
         self.carry_commands(&old);
         self.hand_over_groups(now, &old);
         let mut waiting: Vec<_> = self.slots.scheduled().collect();

@@ -499,6 +499,11 @@ impl Scheduler for Bfq {
     }
 
     #[inline]
+    fn likely_next(&self) -> Option<Tag> {
+        self.queues[self.holder? as usize].next
+    }
+
+    #[inline]
     fn insert(&mut self, now: Nanos, request: Request) -> Insertion {
         let now = self.inside(now);
         self.arrive(now, request)

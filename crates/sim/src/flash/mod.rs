@@ -279,6 +279,7 @@ impl DeviceModel for FlashModel {
         false
     }
 
+    #[inline]
     fn submit(&mut self, now: Nanos, tag: Tag, io: &Io) {
         if self.running < self.depth {
             self.start(now.0, tag, io);
@@ -287,10 +288,12 @@ impl DeviceModel for FlashModel {
         }
     }
 
+    #[inline]
     fn next_event(&self) -> Option<Nanos> {
         self.active.next_at()
     }
 
+    #[inline]
     fn complete(&mut self, now: Nanos) -> Option<Tag> {
         let end = self.active.next_at()?;
         let tag = self.active.due(now)?;

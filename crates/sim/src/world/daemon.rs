@@ -1,6 +1,6 @@
 //! Evenkeel as the host runs it: the engine, where each disk lies, and perhaps an auditor.
 
-use evenkeel_engine::{Command, DiskId, Engine, Errno, Geometry, Request, Token};
+use evenkeel_engine::{DiskId, Engine, Errno, Geometry, Request, Token};
 use evenkeel_sched::{GroupId, Nanos, Tag};
 
 use super::audit::Audit;
@@ -55,6 +55,7 @@ impl Daemon {
     }
 
     /// Takes a request whose position counts from the beginning of its disk.
+    #[inline]
     pub(crate) fn submit(&mut self, now: Nanos, source: u32, token: u64, io: &Io, ioprio: u32) {
         let disk = self.disks[source as usize].0;
         let tag = match io.op.op() {
@@ -70,14 +71,18 @@ impl Daemon {
         }
     }
 
-    pub(crate) fn dispatch(&mut self, now: Nanos) -> Option<Command> {
-        let command = self.engine.dispatch(now)?;
+    #[inline]
+    pub(crate) fn dispatch(&mut self, now: Nanos) -> Option<(Tag, Io)> {
+        // Looked at where it is: a copy made at once would have to wait until all of it is there.
+        let next = self.engine.dispatch(now);
+        let command = next.as_ref()?;
         if let Some(audit) = &mut self.audit {
-            audit.sent(now, &self.engine, &command);
+            audit.sent(now, &self.engine, command);
         }
-        Some(command)
+        Some((command.tag, Io::from(command)))
     }
 
+    #[inline]
     pub(crate) fn complete(&mut self, now: Nanos, tag: Tag, outcome: Result<(), Errno>) {
         if let Some(audit) = &mut self.audit {
             audit.completed(now, tag, outcome);
@@ -86,15 +91,20 @@ impl Daemon {
     }
 
     /// Returns the token of a request that is finished.
+    #[inline]
     pub(crate) fn retire(&mut self, now: Nanos) -> Option<u64> {
         let retired = self.engine.retire()?;
-        if let Some(audit) = &mut self.audit {
-            audit.answered(now, &retired);
-        }
-        Some(retired.token.0)
+        Some(match &mut self.audit {
+            None => retired.token.0,
+            Some(audit) => {
+                audit.answered(now, &retired);
+                retired.token.0
+            }
+        })
     }
 
     /// Says that the host has nothing to do until something happens.
+    #[inline]
     pub(crate) fn settled(&mut self, now: Nanos) {
         if let Some(audit) = &mut self.audit {
             audit.settled(now, &self.engine);

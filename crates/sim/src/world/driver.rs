@@ -90,6 +90,7 @@ impl Driver {
     }
 
     /// Returns how long a place pauses.
+    #[inline]
     pub(crate) fn pause(&mut self) -> Nanos {
         let (shortest, longest) = self.model.think;
         if self.is_plain {
@@ -99,13 +100,19 @@ impl Driver {
     }
 
     /// Returns the next request, and its word of priority.
+    #[inline]
     pub(crate) fn next(&mut self) -> (Io, u32) {
+        if !self.is_plain {
+            return self.next_of_many_kinds();
+        }
+        let File { start, sectors } = self.model.area;
+        let pos = start + self.random.below(sectors / 8) * 8;
+        (Io { op: IoOp::Read, pos, nr_sectors: 8, durable: false }, 0)
+    }
+
+    fn next_of_many_kinds(&mut self) -> (Io, u32) {
         let random = &mut self.random;
         let model = &self.model;
-        if self.is_plain {
-            let pos = model.area.start + random.below(model.area.sectors / 8) * 8;
-            return (Io { op: IoOp::Read, pos, nr_sectors: 8, durable: false }, 0);
-        }
         let choices = u64::try_from(model.ioprios.len()).expect("few");
         let choice = usize::try_from(random.below(choices)).expect("an index");
         let ioprio = model.ioprios[choice];

@@ -70,7 +70,7 @@ pub struct FaultyDevice {
     model: Model,
     plan: FaultPlan,
     is_plain: bool,
-    /// By tag.
+    /// By tag; of a device without faults nothing.
     underway: Vec<Option<Underway>>,
     /// Answers that the model has given and that are on their way.
     late: BinaryHeap<Reverse<(Nanos, u64, Tag)>>,
@@ -114,12 +114,22 @@ impl FaultyDevice {
     }
 
     /// Hands a command to the device.
+    #[inline]
     pub fn submit(&mut self, now: Nanos, tag: Tag, io: &Io) {
+        if self.is_plain {
+            self.model.submit(now, tag, io);
+            self.next = self.model.next_event().unwrap_or(NEVER);
+        } else {
+            self.submit_watched(now, tag, io);
+        }
+    }
+
+    fn submit_watched(&mut self, now: Nanos, tag: Tag, io: &Io) {
         let place = tag.0 as usize;
         if self.underway.len() <= place {
             self.underway.resize(place + 1, None);
         }
-        let outcome = if self.is_plain { Ok(()) } else { self.outcome(now, io) };
+        let outcome = self.outcome(now, io);
         self.underway[place] = Some(Underway { io: *io, outcome });
         if io.op == IoOp::Flush {
             self.flushing.push((tag, self.volatile.len()));
@@ -153,6 +163,12 @@ impl FaultyDevice {
         (self.next != NEVER).then_some(self.next)
     }
 
+    /// Returns the same, the last instant there is if there is none.
+    #[inline]
+    pub(crate) const fn next_or_never(&self) -> Nanos {
+        self.next
+    }
+
     /// Finds out when the next answer arrives, or the model has one.
     fn look_ahead(&mut self) {
         let late = self.late.peek().map_or(NEVER, |Reverse((at, _, _))| *at);
@@ -165,7 +181,12 @@ impl FaultyDevice {
         if now < self.next || self.next == NEVER {
             return None;
         }
-        let tag = if self.is_plain { self.model.complete(now) } else { self.next_late(now) };
+        if self.is_plain {
+            let tag = self.model.complete(now);
+            self.next = self.model.next_event().unwrap_or(NEVER);
+            return tag.map(|tag| (tag, Ok(())));
+        }
+        let tag = self.next_late(now);
         self.look_ahead();
         tag.map(|tag| self.answer(tag))
     }
@@ -227,7 +248,12 @@ impl FaultyDevice {
     }
 
     /// Cuts the power: all commands under way are gone and will never be answered.
+    ///
+    /// # Panics
+    ///
+    /// Panics unless the plan says that power may be cut.
     pub fn cut_power(&mut self, fresh: Model) -> PowerCut {
+        assert!(self.plan.power_cuts, "nothing was remembered that a power cut might lose");
         let taken = self.underway.iter_mut().enumerate().filter_map(|(tag, underway)| {
             underway.take()?;
             u32::try_from(tag).ok().map(Tag)

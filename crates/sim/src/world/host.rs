@@ -49,6 +49,7 @@ impl Owner {
         }
     }
 
+    #[inline]
     fn of(token: u64) -> Self {
         let high = u32::try_from(token >> 32 & 0x3fff_ffff).expect("30 bits");
         let low = u32::try_from(token & 0xffff_ffff).expect("32 bits");
@@ -173,17 +174,16 @@ impl Host {
     }
 
     /// Returns the next command for the device.
+    #[inline]
     pub(crate) fn dispatch(&mut self, now: Nanos) -> Option<(Tag, Io)> {
         match self {
             Self::Threads(host) => host.layer.dispatch(now),
-            Self::Evenkeel(host) => {
-                let command = host.dispatch(now)?;
-                Some((command.tag, Io::from(&command)))
-            }
+            Self::Evenkeel(host) => host.dispatch(now),
         }
     }
 
     /// Says what became of a command.
+    #[inline]
     pub(crate) fn complete(&mut self, now: Nanos, tag: Tag, outcome: Result<(), Errno>) {
         match self {
             Self::Threads(host) => host.layer.complete(now, tag),
@@ -192,16 +192,18 @@ impl Host {
     }
 
     /// Returns whose request is finished; call until `None`.
+    #[inline]
     pub(crate) fn retire(&mut self, now: Nanos) -> Option<Owner> {
-        let token = match self {
-            Self::Threads(host) => host.layer.retire()?,
-            Self::Evenkeel(host) => host.retire(now)?,
-        };
-        let owner = Owner::of(token);
-        if let (Self::Threads(host), Owner::Guest { guest, tag }) = (&mut *self, owner) {
-            host.finish(now, guest, tag);
+        match self {
+            Self::Evenkeel(host) => host.retire(now).map(Owner::of),
+            Self::Threads(host) => {
+                let owner = Owner::of(host.layer.retire()?);
+                if let Owner::Guest { guest, tag } = owner {
+                    host.finish(now, guest, tag);
+                }
+                Some(owner)
+            }
         }
-        Some(owner)
     }
 
     /// Takes a guest's word on whether somebody in it is urgent. The kernel's path has no ear.
@@ -216,6 +218,7 @@ impl Host {
     }
 
     /// Returns Evenkeel, if that is what the host runs.
+    #[inline]
     pub(crate) fn daemon(&mut self) -> Option<&mut Daemon> {
         match self {
             Self::Threads(_) => None,
@@ -231,6 +234,7 @@ impl Host {
         }
     }
 
+    #[inline]
     pub(crate) fn next_deadline(&self) -> Option<Nanos> {
         match self {
             Self::Threads(host) => host.layer.next_deadline(),

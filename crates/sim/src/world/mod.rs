@@ -53,6 +53,7 @@ use os::Os;
 
 /// The instant of what does not happen.
 const NEVER: Nanos = Nanos(u64::MAX);
+const _: () = assert!(size_of::<Event>() <= 12, "what is copied so often is small");
 /// How often the flushers look for old data.
 const AGEING: Nanos = Nanos::from_secs(5);
 /// A guest's message takes so long to the host.
@@ -113,8 +114,8 @@ enum Event {
     HostTimer {
         process: u32,
     },
-    /// A request of a guest reaches the host.
-    Arrive(GuestRequest),
+    /// A request of a guest reaches the host; its place among those on their way.
+    Arrive(u32),
     /// A guest hears that its request is finished.
     Answer {
         guest: u32,
@@ -148,8 +149,11 @@ pub struct World {
     os: Os,
     guests: Vec<Guest>,
     random: Random,
+    /// Requests of guests on their way to the host, and the places that are free.
+    arriving: Vec<GuestRequest>,
+    arrived: Vec<u32>,
     /// The host's instant of [`Host::next_deadline`].
-    host_deadline: Option<Nanos>,
+    host_deadline: Nanos,
     completed: u64,
     drivers: Vec<Driver>,
     /// Whether nobody submits anything any more.
@@ -181,7 +185,9 @@ impl World {
             os: Os::new(host.os, random.fork(), flusher),
             guests: Vec::new(),
             random,
-            host_deadline: None,
+            arriving: Vec::new(),
+            arrived: Vec::new(),
+            host_deadline: NEVER,
             completed: 0,
             drivers: Vec::new(),
             is_quiet: false,
@@ -305,14 +311,13 @@ impl World {
 
     /// Does what happens at the next instant; false if that lies behind `until`.
     pub(crate) fn step(&mut self, until: Nanos) -> bool {
-        let next = self.events.next_at().unwrap_or(NEVER);
-        let next = next.min(self.device.next_event().unwrap_or(NEVER));
-        let next = next.min(self.host_deadline.unwrap_or(NEVER));
+        let next = self.events.next_or_never().min(self.device.next_or_never());
+        let next = next.min(self.host_deadline);
         if next == NEVER || next > until {
             return false;
         }
         self.now = self.now.max(next);
-        let mut is_host_called = self.host_deadline.is_some_and(|at| at <= self.now);
+        let mut is_host_called = self.host_deadline <= self.now;
         while let Some((tag, outcome)) = self.device.complete(self.now) {
             self.completed += 1;
             self.host.complete(self.now, tag, outcome);
@@ -328,7 +333,15 @@ impl World {
     }
 
     /// Returns whether the host has something new to decide.
+    #[inline]
     fn handle(&mut self, event: Event) -> bool {
+        match event {
+            Event::Drive { driver, place } => self.drive(driver, place),
+            _ => self.handle_other(event),
+        }
+    }
+
+    fn handle_other(&mut self, event: Event) -> bool {
         let now = self.now;
         match event {
             // Nobody wants anything any more; computing on would only cost time.
@@ -343,8 +356,9 @@ impl World {
                 self.carry_host_timers();
                 !self.os.bios.is_empty()
             }
-            Event::Arrive(request) => {
-                self.host.arrive(now, &request);
+            Event::Arrive(place) => {
+                self.arrived.push(place);
+                self.host.arrive(now, &self.arriving[place as usize]);
                 true
             }
             Event::Answer { guest, tag } => {
@@ -361,7 +375,7 @@ impl World {
                 self.host.ask(now, guest, word);
                 true
             }
-            Event::Drive { driver, place } => self.drive(driver, place),
+            Event::Drive { .. } => unreachable!("its own case"),
             Event::Age => {
                 self.os.age(now);
                 for guest in (0..).take(self.guests.len()) {
@@ -384,7 +398,11 @@ impl World {
         }
     }
 
+    #[inline]
     fn carry_host_timers(&mut self) {
+        if self.os.timers.is_empty() {
+            return;
+        }
         for (at, process) in self.os.timers.drain(..) {
             self.events.add(at, Event::HostTimer { process });
         }
@@ -409,7 +427,12 @@ impl World {
         while let Some((Tag(tag), io)) = guest.layer.dispatch(time) {
             let ioprio = guest.ioprio(Tag(tag));
             let request = GuestRequest { guest: index, tag, io, ioprio };
-            self.events.add(now + guest.kick, Event::Arrive(request));
+            let place = self.arrived.pop().unwrap_or_else(|| {
+                self.arriving.push(request);
+                u32::try_from(self.arriving.len() - 1).expect("fewer than 2^32 requests")
+            });
+            self.arriving[place as usize] = request;
+            self.events.add(now + guest.kick, Event::Arrive(place));
         }
         if let Some(at) = guest.next_deadline(now)
             && guest.planned.is_none_or(|planned| at < planned)
@@ -441,14 +464,14 @@ impl World {
         while let Some(source) = self.os.ended.pop() {
             self.host.remove_process(now, source);
         }
-        while let Some((tag, io)) = self.host.dispatch(now) {
-            self.device.submit(now, tag, &io);
+        while let Some((tag, io)) = &self.host.dispatch(now) {
+            self.device.submit(now, *tag, io);
         }
         if let Some(daemon) = self.host.daemon() {
             daemon.settled(now);
         }
         let deadline = self.host.next_deadline();
-        self.host_deadline = deadline.map(|at| at.max(now + Nanos(1)));
+        self.host_deadline = deadline.map_or(NEVER, |at| at.max(now + Nanos(1)));
     }
 
     /// Panics if somebody's state contradicts itself.

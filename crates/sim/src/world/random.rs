@@ -23,12 +23,14 @@ impl Random {
     }
 
     /// Returns 64 random bits.
+    #[inline]
     pub const fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
 
     /// Returns a number below `bound`, which is at least 1.
+    #[inline]
     pub fn below(&mut self, bound: u64) -> u64 {
         let wide = u128::from(self.bits()) * u128::from(bound.max(1));
         u64::try_from(wide >> 64).expect("below a 64-bit bound")

@@ -12,6 +12,7 @@ use super::program::File;
 use super::{Event, World};
 
 impl World {
+    #[inline]
     fn daemon(&mut self) -> &mut Daemon {
         self.host.daemon().expect("the swarm runs around the engine")
     }
@@ -93,6 +94,7 @@ impl World {
     }
 
     /// Lets a place of a driver submit; returns whether it did.
+    #[inline]
     pub(super) fn drive(&mut self, driver: u32, place: u32) -> bool {
         let now = self.now;
         let known = &mut self.drivers[driver as usize];
@@ -106,6 +108,7 @@ impl World {
     }
 
     /// Lets a place of a driver pause after an answer.
+    #[inline]
     pub(super) fn think(&mut self, driver: u32, place: u32) {
         let pause = self.drivers[driver as usize].pause();
         self.events.add(self.now + pause.max(Nanos(1)), Event::Drive { driver, place });
