@@ -240,6 +240,7 @@ impl Blocks {
     /// Returns when [`admits`](Self::admits) must be asked again even if nothing happens, given
     /// when the scheduler must be.
     #[must_use]
+    #[inline]
     pub fn next_deadline(&self, scheduler: impl FnOnce() -> Option<Nanos>) -> Option<Nanos> {
         if !self.has_room() {
             return None;

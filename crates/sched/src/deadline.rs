@@ -91,7 +91,7 @@ enum Direction {
 }
 
 /// The requests of one direction.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Side {
     list: SortList,
     /// Position of the request dispatched last.
@@ -134,7 +134,7 @@ impl Side {
         let Some(gone) = merge.absorbed.filter(|_| self.ahead == merge.absorbed) else { return };
         let is_from_above = table.get(merge.into).pos != table.get(gone).pos;
         self.ahead =
-            if is_from_above { SortList::above(table, merge.into) } else { Some(merge.into) };
+            if is_from_above { self.list.above(table, merge.into) } else { Some(merge.into) };
     }
 
     /// Takes out a request that goes to the device.
@@ -142,10 +142,10 @@ impl Side {
     fn start(&mut self, table: &mut Table, tag: Tag, legacy: bool) {
         self.latest_pos = table.get(tag).pos;
         self.ahead = if self.ahead == Some(tag) || legacy {
-            SortList::above(table, tag)
+            self.list.above(table, tag)
         } else {
             let first = self.list.at_or_after(table, self.latest_pos);
-            if first == Some(tag) { SortList::above(table, tag) } else { first }
+            if first == Some(tag) { self.list.above(table, tag) } else { first }
         };
         self.list.start(table, tag);
     }
@@ -153,14 +153,14 @@ impl Side {
     /// Takes out a request out of turn: the sweep goes on where it is.
     fn pull(&mut self, table: &mut Table, tag: Tag) {
         if self.ahead == Some(tag) {
-            self.ahead = SortList::above(table, tag);
+            self.ahead = self.list.above(table, tag);
         }
         self.list.start(table, tag);
     }
 }
 
 /// One priority class.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Level {
     sides: [Side; 2],
     /// Direction of the current batch.

@@ -37,6 +37,7 @@ mod properties;
 mod request;
 mod roster;
 mod scheduler;
+mod sorted;
 mod table;
 #[cfg(test)]
 mod testing;

@@ -13,8 +13,9 @@
 //! for both and keeps its place and its time in the list by age.
 
 use crate::fifo::Fifo;
+use crate::sorted::{Sorted, Spot};
 use crate::table::Table;
-use crate::tree::{Gap, NIL, Tree};
+use crate::tree::NIL;
 use crate::{Nanos, Request, Tag};
 
 /// How large a merged request may become.
@@ -67,31 +68,32 @@ pub(crate) struct Merge {
 /// waits on its own from now on, overdue at `fifo_time`, and the answer is nothing.
 pub(crate) fn add(
     table: &mut Table,
-    (tree, fifo): (&mut Tree, &mut Fifo),
+    (sorted, fifo): (&mut Sorted, &mut Fifo),
     request: &Request,
     fifo_time: Nanos,
     rules: MergeRules,
 ) -> Option<Merge> {
     table.admit(request, fifo_time);
-    let gap = tree.gap(table, |index| table.record(index).pos <= request.pos);
-    if let Some((touched, end)) = touched(table, gap, request, rules) {
-        return Some(merge(table, (tree, fifo), gap, request.tag.0, (touched, end), rules.limits));
+    let spot = sorted.spot(table, request.pos, request.end());
+    if let Some(touched) = touched(table, &spot, request, rules) {
+        let new = request.tag.0;
+        return Some(merge(table, (sorted, fifo), &spot, (new, touched), rules.limits));
     }
-    tree.insert_at(table, gap, request.tag.0);
+    sorted.insert_at(table, &spot, request.tag.0);
     fifo.push(table, request.tag.0);
     None
 }
 
 /// Returns which neighbour a new request touches and may be merged with.
 #[inline]
-fn touched(table: &Table, gap: Gap, request: &Request, rules: MergeRules) -> Option<(u32, End)> {
+fn touched(table: &Table, spot: &Spot, request: &Request, rules: MergeRules) -> Option<(u32, End)> {
     if !request.op.is_mergeable() {
         return None;
     }
     let new = request.tag.0;
-    let back = gap.below().filter(|&below| touch(table, below, new, rules.limits));
+    let back = spot.met_below().filter(|&below| touch(table, below, new, rules.limits));
     let front = || {
-        let above = gap.above().filter(|_| rules.front)?;
+        let above = spot.met_above().filter(|_| rules.front)?;
         touch(table, new, above, rules.limits).then_some((above, End::Front))
     };
     back.map(|below| (below, End::Back)).or_else(front)
@@ -100,35 +102,34 @@ fn touched(table: &Table, gap: Gap, request: &Request, rules: MergeRules) -> Opt
 /// Makes `new` a part of `touched`, and glues that to the next one if it reaches it now.
 fn merge(
     table: &mut Table,
-    (tree, fifo): (&mut Tree, &mut Fifo),
-    gap: Gap,
-    new: u32,
-    (touched, end): (u32, End),
+    (sorted, fifo): (&mut Sorted, &mut Fifo),
+    spot: &Spot,
+    (new, (touched, end)): (u32, (u32, End)),
     limits: MergeLimits,
 ) -> Merge {
     let (lower, upper) = if end == End::Back { (touched, new) } else { (new, touched) };
-    join(table, lower, upper, touched);
-    let absorbed = match (end, gap.above(), gap.below()) {
+    join(table, sorted, (lower, upper), touched);
+    let absorbed = match (end, spot.above(), spot.below()) {
         (End::Back, Some(above), _) if touch(table, touched, above, limits) => above,
         (End::Front, _, Some(below)) if touch(table, below, touched, limits) => below,
         _ => return Merge { into: Tag(touched), end, absorbed: None },
     };
-    chain(table, (tree, fifo), (touched, absorbed), end)
+    chain(table, (sorted, fifo), (touched, absorbed), end)
 }
 
 /// Glues the waiting request `grown` to the waiting one that it reached by growing at `end`.
 fn chain(
     table: &mut Table,
-    (tree, fifo): (&mut Tree, &mut Fifo),
+    (sorted, fifo): (&mut Sorted, &mut Fifo),
     (grown, reached): (u32, u32),
     end: End,
 ) -> Merge {
     let (lower, upper) = if end == End::Back { (grown, reached) } else { (reached, grown) };
     let grown_stays = table.record(grown).is_older_than(table.record(reached));
     let (stays, goes) = if grown_stays { (grown, reached) } else { (reached, grown) };
-    tree.remove(table, goes);
+    sorted.remove(table, goes);
     fifo.remove(table, goes);
-    join(table, lower, upper, stays);
+    join(table, sorted, (lower, upper), stays);
     Merge { into: Tag(stays), end, absorbed: Some(Tag(goes)) }
 }
 
@@ -145,8 +146,9 @@ fn touch(table: &Table, lower: u32, upper: u32, limits: MergeLimits) -> bool {
         && segments <= u32::from(limits.max_segments)
 }
 
-/// Makes one request of two; `stays`, one of them, stands for both.
-fn join(table: &mut Table, lower: u32, upper: u32, stays: u32) {
+/// Makes one request of two; `stays`, one of them, stands for both and is the only one sorted.
+fn join(table: &mut Table, sorted: &mut Sorted, (lower, upper): (u32, u32), stays: u32) {
+    let before = table.record(stays).pos;
     let goes = if stays == lower { upper } else { lower };
     let (below, above) = (table.record(lower), table.record(upper));
     let pos = below.pos;
@@ -166,4 +168,5 @@ fn join(table: &mut Table, lower: u32, upper: u32, stays: u32) {
     whole.pos = pos;
     whole.nr_sectors = nr_sectors;
     whole.segments = segments;
+    sorted.grown(table, stays, before);
 }

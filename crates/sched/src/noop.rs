@@ -10,8 +10,8 @@ use alloc::vec::Vec;
 use crate::fifo::Fifo;
 use crate::merge::{self, MergeLimits, MergeRules};
 use crate::roster::Roster;
+use crate::sorted::Sorted;
 use crate::table::Table;
-use crate::tree::Tree;
 use crate::{
     GroupId, GroupReport, Insertion, Nanos, Next, Priority, QueueId, Request, Scheduler, Tag,
     Weight,
@@ -24,7 +24,7 @@ pub(crate) struct Noop {
     table: Table,
     fifo: Fifo,
     /// Per queue its waiting requests by sector, to find neighbours.
-    trees: Vec<Tree>,
+    trees: Vec<Sorted>,
     roster: Roster,
 }
 
@@ -78,7 +78,7 @@ impl Scheduler for Noop {
     ) -> QueueId {
         let queue = self.roster.add_queue(group, priority);
         if queue.0 as usize == self.trees.len() {
-            self.trees.push(Tree::EMPTY);
+            self.trees.push(Sorted::EMPTY);
         }
         queue
     }

@@ -1,7 +1,7 @@
 //! The request table: one record per tag, and whatever lists the records form.
 //!
 //! A record is one cache line. It carries the links of its request in a list by age ([`Fifo`]) and
-//! in a tree by sector ([`Tree`]), so a scheduler moves requests about without allocating; the
+//! in a tree by sector ([`Sorted`]), so a scheduler moves requests about without allocating; the
 //! table grows only when a larger tag than ever appears.
 //!
 //! A merged request is a ring of records, its parts in ascending sector order. One of them stands
@@ -13,7 +13,8 @@ use alloc::vec::Vec;
 use crate::choose::{BackSeek, Candidate, goes_first};
 use crate::fifo::Fifo;
 use crate::merge::{self, Merge, MergeRules};
-use crate::tree::{self, Links, NIL, Nodes, Tree, some};
+use crate::sorted::Sorted;
+use crate::tree::{Links, NIL, Nodes};
 use crate::{Nanos, Op, QueueId, Request, Tag};
 
 /// Where a request is in its life.
@@ -355,16 +356,16 @@ impl Table {
 }
 
 /// The waiting requests of one queue, or of one direction: by sector and by age.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct SortList {
-    tree: Tree,
+    sorted: Sorted,
     fifo: Fifo,
     len: u32,
 }
 
 impl SortList {
     /// The lists without requests.
-    pub(crate) const EMPTY: Self = Self { tree: Tree::EMPTY, fifo: Fifo::EMPTY, len: 0 };
+    pub(crate) const EMPTY: Self = Self { sorted: Sorted::EMPTY, fifo: Fifo::EMPTY, len: 0 };
 
     /// Returns the number of requests, a merged one counted once.
     #[inline]
@@ -387,7 +388,7 @@ impl SortList {
         fifo_time: Nanos,
         rules: MergeRules,
     ) -> Option<Merge> {
-        let lists = (&mut self.tree, &mut self.fifo);
+        let lists = (&mut self.sorted, &mut self.fifo);
         let merge = merge::add(table, lists, request, fifo_time, rules);
         match merge {
             None => self.len += 1,
@@ -398,7 +399,7 @@ impl SortList {
 
     /// Takes out a request that goes to the device.
     pub(crate) fn start(&mut self, table: &mut Table, tag: Tag) {
-        self.tree.remove(table, tag.0);
+        self.sorted.remove(table, tag.0);
         self.fifo.remove(table, tag.0);
         self.len -= 1;
         table.start(tag.0);
@@ -413,45 +414,39 @@ impl SortList {
     /// Returns the request with the lowest position.
     #[inline]
     pub(crate) fn first(&self, table: &Table) -> Option<Tag> {
-        self.tree.first(table).map(Tag)
+        self.sorted.first(table).map(Tag)
     }
 
     /// Returns the first request at or behind sector `pos`.
     #[inline]
     pub(crate) fn at_or_after(&self, table: &Table, pos: u64) -> Option<Tag> {
-        self.tree.lower_bound(table, |index| table.record(index).pos < pos).map(Tag)
+        self.sorted.at_or_after(table, pos).map(Tag)
     }
 
     /// Returns the request above `tag`, which waits here.
     #[inline]
-    pub(crate) fn above(table: &Table, tag: Tag) -> Option<Tag> {
-        tree::successor(table, tag.0).map(Tag)
-    }
-
-    /// Returns the request below `tag`, which waits here.
-    #[inline]
-    pub(crate) fn below(table: &Table, tag: Tag) -> Option<Tag> {
-        tree::predecessor(table, tag.0).map(Tag)
+    pub(crate) fn above(&self, table: &Table, tag: Tag) -> Option<Tag> {
+        self.sorted.above(table, tag.0).map(Tag)
     }
 
     /// Returns who is next when `tag`, which still waits here and was next, goes away: its upper
     /// neighbour (the lowest request if it is the highest) or its lower one.
-    pub(crate) fn next_after(&self, table: &Table, tag: Tag, back_seek: BackSeek) -> Option<Tag> {
-        let below = Self::below(table, tag);
+    pub(crate) fn next_after(
+        &mut self,
+        table: &Table,
+        tag: Tag,
+        back_seek: BackSeek,
+    ) -> Option<Tag> {
+        let (below, above) = self.sorted.around(table, tag.0);
         let wrapped = || self.first(table).filter(|&first| first != tag);
-        let above = Self::above(table, tag).or_else(wrapped);
-        table.choose(above, below, table.get(tag).pos, back_seek)
+        let above = above.map(Tag).or_else(wrapped);
+        table.choose(above, below.map(Tag), table.get(tag).pos, back_seek)
     }
 
     /// Panics if the lists contradict each other.
     pub(crate) fn check(&self, table: &Table) {
-        assert_eq!(self.tree.check(table), self.len, "the tree holds every request");
+        assert_eq!(self.sorted.check(table), self.len, "the row or tree holds every request");
         assert_eq!(self.fifo.check(table), self.len, "the list by age holds every request");
-        let mut at = self.fifo.head();
-        while let Some(index) = at {
-            assert!(table.links(index).is_linked(), "both hold the same requests");
-            at = some(table.record(index).younger);
-        }
     }
 }
 

@@ -85,6 +85,15 @@ pub(crate) const fn some(index: u32) -> Option<u32> {
     if index == NIL { None } else { Some(index) }
 }
 
+/// Turns an option into an index that may be [`NIL`].
+#[inline]
+const fn index_or_nil(node: Option<u32>) -> u32 {
+    match node {
+        Some(index) => index,
+        None => NIL,
+    }
+}
+
 /// The records in which the nodes of a tree lie.
 pub(crate) trait Nodes {
     /// Whether [`refresh`](Self::refresh) keeps a value about subtrees.
@@ -115,6 +124,12 @@ pub(crate) struct Gap {
 }
 
 impl Gap {
+    /// Returns the gap between two neighbours.
+    #[inline]
+    pub(crate) const fn between(below: Option<u32>, above: Option<u32>) -> Self {
+        Self { below: index_or_nil(below), above: index_or_nil(above) }
+    }
+
     /// Returns the last node before the gap.
     #[inline]
     pub(crate) const fn below(self) -> Option<u32> {

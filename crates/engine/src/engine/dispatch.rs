@@ -32,12 +32,9 @@ impl Engine {
 
     /// Returns when [`dispatch`](Self::dispatch) must be asked again even if nothing happens.
     #[must_use]
+    #[inline]
     pub fn next_deadline(&self) -> Option<Nanos> {
-        let retry = if self.stalled > 0 {
-            self.disks.iter().flatten().filter_map(|disk| disk.retry_at).min()
-        } else {
-            None
-        };
+        let retry = if self.stalled > 0 { self.next_retry() } else { None };
         let mut first = earlier(retry, self.helps.next_deadline());
         // Whatever could be decided then, a completion comes first.
         if !self.blocks.has_room() || !self.governor.has_room() {
@@ -77,7 +74,14 @@ fn earlier(one: Option<Nanos>, other: Option<Nanos>) -> Option<Nanos> {
 
 /// The steps behind the calls above.
 impl Engine {
+    /// Returns when writes that found the file system full are tried again.
+    #[cold]
+    fn next_retry(&self) -> Option<Nanos> {
+        self.disks.iter().flatten().filter_map(|disk| disk.retry_at).min()
+    }
+
     /// Does what may be due, and hardly ever is.
+    #[cold]
     fn look_around(&mut self, now: Nanos) {
         if self.stalled > 0 {
             self.revive(now);
@@ -198,6 +202,8 @@ impl Engine {
         self.flushed_last && self.ready.front().is_some_and(is_flush)
     }
 
+    // Not inside `dispatch`, which says much more often that nobody goes.
+    #[inline(never)]
     fn send(&mut self, now: Nanos, tag: Tag) -> Command {
         self.in_flight += 1;
         self.blocks.sent();

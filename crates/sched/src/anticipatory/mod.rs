@@ -93,7 +93,7 @@ const SYNC: usize = 1;
 const BACK_SEEK: BackSeek = BackSeek { max_sectors: 1 << 20, penalty: 2 };
 
 /// The requests of one direction.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Side {
     list: SortList,
     /// The one that the sweep comes to next.

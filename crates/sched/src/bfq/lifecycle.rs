@@ -112,6 +112,7 @@ impl Bfq {
     ///
     /// While all have equal rights write-back pays several times, so that reads come through; where
     /// rights differ the shares must be exact.
+    #[inline]
     pub(super) fn charge(&self, id: u32, tag: Tag) -> u64 {
         let queue = &self.queues[id as usize];
         let nr_sectors = u64::from(self.table.get(tag).nr_sectors);
@@ -265,6 +266,7 @@ impl Bfq {
         }
     }
 
+    #[inline]
     pub(super) fn finish(&mut self, now: Nanos, tag: Tag) {
         self.observe_depth();
         self.is_full = false;
@@ -333,20 +335,23 @@ impl Bfq {
     }
 
     /// Frees the place of a removed queue that has nothing left.
+    #[inline]
     pub(super) fn reap(&mut self, id: u32) {
-        let queue = &mut self.queues[id as usize];
-        if queue.busy || queue.in_flight > 0 {
-            return;
+        let queue = &self.queues[id as usize];
+        if queue.gone && queue.used && !queue.busy && queue.in_flight == 0 {
+            self.bury(id);
         }
-        if queue.gone && queue.used {
-            queue.used = false;
-            self.cut_ties(id);
-            self.leave_neighbours(id);
-            let queue = &self.queues[id as usize];
-            self.engine.remove(queue.node);
-            self.leave_burst(id);
-            self.free_queues.push(id);
-        }
+    }
+
+    #[cold]
+    fn bury(&mut self, id: u32) {
+        self.queues[id as usize].used = false;
+        self.cut_ties(id);
+        self.leave_neighbours(id);
+        let queue = &self.queues[id as usize];
+        self.engine.remove(queue.node);
+        self.leave_burst(id);
+        self.free_queues.push(id);
     }
 
     /// Returns whether `group` is `top` or lies below it.

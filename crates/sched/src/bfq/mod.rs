@@ -344,6 +344,7 @@ impl Bfq {
 
     /// Returns the instant, in own time, at which [`dispatch`](Scheduler::dispatch) must be asked
     /// again even if nothing else happens.
+    #[inline]
     fn deadline(&self) -> Option<Nanos> {
         let queue = &self.queues[self.holder? as usize];
         if self.table.waiting() == 0 || !queue.is_empty() {
@@ -526,18 +527,22 @@ impl Scheduler for Bfq {
         self.finish(now, tag);
     }
 
+    #[inline]
     fn next_deadline(&self) -> Option<Nanos> {
         self.deadline().map(|at| self.clock.outside(at))
     }
 
+    #[inline]
     fn next_part(&self, tag: Tag) -> Option<Tag> {
         self.table.next_part(tag)
     }
 
+    #[inline]
     fn first_part(&self, tag: Tag) -> Tag {
         self.table.first_part(tag)
     }
 
+    #[inline]
     fn queued(&self) -> u32 {
         self.table.waiting()
     }

@@ -32,6 +32,7 @@ enum Verdict {
 
 impl Bfq {
     /// Ends a wait whose window has passed.
+    #[inline]
     pub(super) fn end_overdue_wait(&mut self, now: Nanos) {
         if let Some(until) = self.slot.idle_until
             && now >= until
@@ -242,6 +243,7 @@ impl Bfq {
     }
 
     /// Returns which request of a queue goes next if this one has come or grown.
+    #[inline]
     pub(super) fn renew_next(&self, id: u32, tag: Tag) -> Option<Tag> {
         let queue = &self.queues[id as usize];
         if queue.next_is_due {

@@ -28,8 +28,8 @@ use histogram::{GOOD_BUCKETS, Histogram};
 use crate::fifo::Fifo;
 use crate::merge::{self, MergeLimits, MergeRules};
 use crate::roster::Roster;
+use crate::sorted::Sorted;
 use crate::table::Table;
-use crate::tree::Tree;
 use crate::tunable::{self, OutOfRange};
 use crate::{
     GroupId, GroupReport, Insertion, Nanos, Next, Op, Priority, QueueId, Request, Scheduler, Tag,
@@ -156,7 +156,7 @@ pub(crate) struct Kyber {
     /// Per tag its domain, and when it was dispatched.
     marks: Vec<(usize, Nanos)>,
     /// Per queue its waiting requests by sector, to find neighbours.
-    trees: Vec<Tree>,
+    trees: Vec<Sorted>,
     roster: Roster,
 }
 
@@ -271,7 +271,7 @@ impl Scheduler for Kyber {
     ) -> QueueId {
         let queue = self.roster.add_queue(group, priority);
         if queue.0 as usize == self.trees.len() {
-            self.trees.push(Tree::EMPTY);
+            self.trees.push(Sorted::EMPTY);
         }
         queue
     }
