@@ -231,6 +231,19 @@ impl Blocks {
         self.taken < self.max && !(self.one_at_a_time && self.taken > 0)
     }
 
+    /// Returns whether the device takes no command more, not even for the block that is open.
+    #[inline]
+    pub(crate) const fn is_occupied(&self) -> bool {
+        self.grant == 0 && !self.has_room()
+    }
+
+    /// Returns whether the gate has no will of its own: everybody may go as long as the device has
+    /// room, and no answer is held.
+    #[inline]
+    pub(crate) const fn is_indifferent(&self) -> bool {
+        self.held == 0 && matches!(self.size, BlockSize::Dynamic)
+    }
+
     /// Returns whether a static block waits for more requests.
     #[must_use]
     pub const fn is_gathering(&self) -> bool {

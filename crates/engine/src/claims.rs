@@ -77,9 +77,12 @@ impl Claims {
         let Some(index) = self.extents.iter().position(|extent| extent.tag == tag) else {
             return;
         };
-        // In order: those who are held need it, and what a device finishes next is then found among
-        // the first.
-        let released = self.extents.remove(index);
+        let released = if self.held == 0 {
+            // Order matters only to those who are held.
+            self.extents.swap_remove(index)
+        } else {
+            self.extents.remove(index)
+        };
         self.changing -= u32::from(released.changes);
         if self.held == 0 {
             return;

@@ -155,48 +155,49 @@ pub(crate) enum Place {
     Retired,
 }
 
-/// Two cache lines that processors fetch together.
+/// Two cache lines; what it takes to send a request lies in the first.
 #[derive(Clone, Copy, Debug)]
-#[repr(align(128))]
+#[repr(C, align(128))]
 pub(crate) struct Slot {
     pub token: Token,
     pub arrived: Nanos,
     /// Of a part, from its end on: when the whole was dispatched.
     pub dispatched: Nanos,
-    pub completed: Nanos,
     pub sector: u64,
-    /// Of a dispatched request with parts: the extent of the whole.
-    pub whole_sector: u64,
-    pub whole_sectors: u32,
     pub nr_sectors: u32,
     /// Of a request in pieces: how much of it is done, and how long the piece is that waits or is
     /// at the device. Else nothing, and all of it.
     pub done_sectors: u32,
     pub piece_sectors: u32,
-    /// Of a piece at the device: when it was sent, and what the device had moved until then.
-    pub piece_sent: Nanos,
-    pub moved_before: u64,
     pub disk: DiskId,
+    /// Of what goes to the device as one: of how many requests it consists.
+    pub parts: u32,
+    pub segments: u16,
+    pub priority: Priority,
     pub op: DeviceOp,
     pub place: Place,
     /// Whether a command that it leads is at the device.
     pub is_sent: bool,
-    pub unmap: bool,
-    pub status: Status,
-    /// Next part of a coalesced flush or of a carried command, or next free tag.
-    pub next: Option<Tag>,
-    /// Of what goes to the device as one: of how many requests it consists.
-    pub parts: u32,
-    /// Counts arrivals.
-    pub order: u64,
-    pub segments: u16,
-    pub priority: Priority,
     /// Whether somebody waits for it.
     pub sync: bool,
+    pub unmap: bool,
+    pub status: Status,
     /// Of a read, where it counts among those of its VM.
     pub seat: Option<Seat>,
+    /// Of a dispatched request with parts: the extent of the whole.
+    pub whole_sector: u64,
+    pub whole_sectors: u32,
+    /// Next part of a coalesced flush or of a carried command, or next free tag.
+    pub next: Option<Tag>,
+    pub completed: Nanos,
+    /// Of a piece at the device: when it was sent, and what the device had moved until then.
+    pub piece_sent: Nanos,
+    pub moved_before: u64,
+    /// Counts arrivals.
+    pub order: u64,
 }
 
+const _: () = assert!(core::mem::offset_of!(Slot, whole_sector) == 64, "the first line ends here");
 const _: () = assert!(size_of::<Slot>() == 128, "a slot is two cache lines");
 
 /// A command at the device whose elevator is gone; its parts are linked in their slots.

@@ -345,6 +345,11 @@ impl Scheduler for Elevator {
     }
 
     #[inline]
+    fn is_device_full(&mut self, now: Nanos) -> bool {
+        each!(&mut self.0, inner => inner.is_device_full(now))
+    }
+
+    #[inline]
     fn likely_next(&self) -> Option<Tag> {
         each!(&self.0, inner => inner.likely_next())
     }

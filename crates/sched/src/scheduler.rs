@@ -110,6 +110,15 @@ pub trait Scheduler {
         Urgency::None
     }
 
+    /// Returns whether it is known that [`dispatch`](Self::dispatch) answers [`Next::Empty`] and has
+    /// no deadline: the device has enough to do for who is served now. Until one of these changes,
+    /// whatever comes to others. False says nothing. O(1).
+    #[inline]
+    fn is_device_full(&mut self, now: Nanos) -> bool {
+        let _nobody_knows = now;
+        false
+    }
+
     /// Returns the request that probably goes next, as far as that is known without a search. A
     /// hint for whoever wants to have what he knows of it at hand; O(1).
     #[inline]

@@ -13,7 +13,16 @@ impl Engine {
     ///
     /// The caller asks until the answer is `None`, and owes one [`complete`](Self::complete) for
     /// each command, in any order. Takes O(log n) time.
+    #[inline]
     pub fn dispatch(&mut self, now: Nanos) -> Option<Command> {
+        if self.is_device_full(now) {
+            self.blocks.close();
+            return None;
+        }
+        self.dispatch_next(now)
+    }
+
+    fn dispatch_next(&mut self, now: Nanos) -> Option<Command> {
         if self.stalled > 0 || self.is_controlled || self.helps.is_due(now) {
             self.look_around(now);
         }
@@ -28,6 +37,23 @@ impl Engine {
             self.slots.fetch(next);
         }
         Some(self.send(now, tag))
+    }
+
+    /// Returns whether it is known that [`dispatch`](Self::dispatch) has nothing to say before a
+    /// command completes, and [`next_deadline`](Self::next_deadline) nothing new, whatever has been
+    /// submitted since they were asked: the device has enough to do. Then nobody needs to ask. False
+    /// says nothing.
+    #[must_use]
+    #[inline]
+    pub fn is_device_full(&mut self, now: Nanos) -> bool {
+        let is_simple = self.blocks.is_indifferent()
+            && self.stalled == 0
+            && !self.is_controlled
+            && !self.governor.is_on()
+            && !self.helps.is_any_on()
+            && self.helps.next_deadline().is_none();
+        let is_occupied = self.blocks.is_occupied();
+        is_simple && (is_occupied || (self.ready.is_empty() && self.scheduler.is_device_full(now)))
     }
 
     /// Returns when [`dispatch`](Self::dispatch) must be asked again even if nothing happens.

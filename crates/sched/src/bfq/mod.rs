@@ -500,6 +500,11 @@ impl Scheduler for Bfq {
     }
 
     #[inline]
+    fn is_device_full(&mut self, now: Nanos) -> bool {
+        self.is_full && self.inside(now) < self.slot.ends
+    }
+
+    #[inline]
     fn likely_next(&self) -> Option<Tag> {
         self.queues[self.holder? as usize].next
     }

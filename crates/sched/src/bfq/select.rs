@@ -186,9 +186,24 @@ impl Bfq {
         self.start(now, id, tag, cost);
         self.slot.position = self.last_position;
         self.review_raise_in_service(now, id);
+        self.foresee_full(id);
         let is_idle_class = self.queues[id as usize].class == Class::Idle;
         if is_idle_class && self.busy_total() > 1 {
             self.expire(now, ExpireReason::BudgetExhausted);
+        }
+    }
+
+    /// Finds out whether the device is full now for the queue in service, so that nobody needs to
+    /// examine it again before something changes.
+    #[inline]
+    fn foresee_full(&mut self, id: u32) {
+        let queue = &self.queues[id as usize];
+        if let Some(next) = queue.next
+            && queue.sync
+            && self.device_is_full(next)
+        {
+            let needed = self.engine.service(queue.node) + self.charge(id, next);
+            self.is_full = needed <= self.engine.budget(queue.node);
         }
     }
 

@@ -71,6 +71,12 @@ impl Daemon {
         }
     }
 
+    /// Returns whether nothing can go to the device, nor does an auditor want to know.
+    #[inline]
+    pub(crate) fn is_device_full(&mut self, now: Nanos) -> bool {
+        self.audit.is_none() && self.engine.is_device_full(now)
+    }
+
     #[inline]
     pub(crate) fn dispatch(&mut self, now: Nanos) -> Option<(Tag, Io)> {
         // Looked at where it is: a copy made at once would have to wait until all of it is there.

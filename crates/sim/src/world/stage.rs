@@ -93,7 +93,7 @@ impl World {
         self.is_quiet = true;
     }
 
-    /// Lets a place of a driver submit; returns whether it did.
+    /// Lets a place of a driver submit; returns whether the host has something to decide.
     #[inline]
     pub(super) fn drive(&mut self, driver: u32, place: u32) -> bool {
         let now = self.now;
@@ -103,8 +103,9 @@ impl World {
         }
         let ((io, ioprio), source) = (known.next(), known.source);
         let token = Owner::Driver { driver, place }.token();
-        self.daemon().submit(now, source, token, &io, ioprio);
-        true
+        let daemon = self.daemon();
+        daemon.submit(now, source, token, &io, ioprio);
+        !daemon.is_device_full(now)
     }
 
     /// Lets a place of a driver pause after an answer.
