@@ -158,6 +158,7 @@ impl Bfq {
         let how = if continues { Return::Continued(self.memory()) } else { Return::Anew };
         if self.queues[id as usize].raise.is_on() {
             self.renew_loans(now, id);
+            self.lift(id);
             self.let_take_turns(now, id);
         }
         self.enter_busy(id);

@@ -104,8 +104,6 @@ pub(super) struct Group {
     /// The sum of the weights of its groups in which a soft real-time queue is busy.
     pub(super) players: u64,
     pub(super) loan: Loan,
-    /// When its lead over others was forgiven last.
-    pub(super) forgiven: Option<Nanos>,
     pub(super) burst: Burst,
     pub(super) neighbours: Neighbours,
 }
@@ -124,7 +122,6 @@ impl Group {
             contenders: 0,
             players: 0,
             loan: Loan::new(now),
-            forgiven: None,
             burst: Burst::NONE,
             neighbours: Neighbours::default(),
         }

@@ -155,27 +155,23 @@ impl Bfq {
             // Sectors are counted from the first raise on, so that pauses do not prolong it for
             // ever.
             raise.service = 0;
-            self.forgive(now, id);
+            if self.rules.raise_goes_up {
+                self.engine.forgive(self.queues[id as usize].node);
+            }
+            self.lift(id);
         }
         self.set_kind(id, kind);
         begins
     }
 
-    /// Lets a queue begin anew, with neither lead nor lag, and each group above it that did not do so
-    /// lately: else a guest that has its queues raised by turns would have no share to keep to.
-    fn forgive(&mut self, now: Nanos, id: u32) {
-        if !self.rules.raise_goes_up {
-            return;
-        }
-        let queue = &self.queues[id as usize];
-        self.engine.forgive(queue.node);
-        let mut group = queue.group;
-        while group != GroupId::ROOT.0 {
-            let at = &mut self.groups[group as usize];
-            let is_due = at.forgiven.is_none_or(|last| now > last + self.tunables.wr_min_idle_time);
-            if is_due && !at.loan.is_spent {
-                at.forgiven = Some(now);
-                self.engine.forgive(at.node);
+    /// Lets each group above a queue whose raise begins to lift it compete from virtual time on, as
+    /// long as it is lifted: it need not sit out its turn because others in it have just been served.
+    pub(super) fn lift(&mut self, id: u32) {
+        let mut group = self.queues[id as usize].group;
+        while self.rules.raise_goes_up && group != GroupId::ROOT.0 {
+            let at = &self.groups[group as usize];
+            if at.raised == 0 {
+                self.engine.lift(at.node);
             }
             group = at.parent;
         }

@@ -42,6 +42,8 @@ pub(super) struct Entity {
     pub(super) depth: u8,
     /// Whether it starts at virtual time when it is next queued, whatever its lead or lag.
     pub(super) is_forgiven: bool,
+    /// The same, if it is raised then, for as long as it is.
+    pub(super) is_lifted: bool,
     /// What the slot may bring, in sectors.
     pub(super) budget: u64,
     /// Received since the entity exists, in sectors, without time charges.
@@ -49,6 +51,8 @@ pub(super) struct Entity {
     /// By how much `finish` is put off while the entity is idle: so long its weight goes on
     /// counting although virtual time has caught up with it.
     pub(super) hold: u64,
+    /// By how much it would start later, or earlier, if it were not lifted.
+    pub(super) warp: u64,
     /// Index of the scheduler of its children, [`NIL`] for a leaf.
     pub(super) sched: u32,
     /// Weight asked for, without raise.
@@ -76,9 +80,11 @@ impl Entity {
             place: Place::Away,
             depth,
             is_forgiven: false,
+            is_lifted: false,
             budget: 0,
             total: 0,
             hold: 0,
+            warp: 0,
             sched,
             base: weight,
             coeff: 1,
@@ -94,6 +100,17 @@ impl Entity {
     pub(super) fn drop_hold(&mut self) {
         self.finish = Vtime(self.finish.0.wrapping_sub(self.hold));
         self.hold = 0;
+    }
+
+    /// Starts at `vtime`, and remembers where it would have.
+    pub(super) fn warp_to(&mut self, vtime: Vtime) {
+        self.warp = self.warp.wrapping_add(self.start.0.wrapping_sub(vtime.0));
+        self.start = vtime;
+    }
+
+    /// Starts where it would have if it had never been warped.
+    pub(super) fn unwarp(&mut self) {
+        self.start = self.start.plus(core::mem::take(&mut self.warp));
     }
 
     pub(super) fn is_leaf(&self) -> bool {

@@ -21,10 +21,12 @@
 //!   is always that of the child that would be served, and the group lies where that puts it.
 //! * The idle class is served once per guarantee interval *while it waits*; the interval begins
 //!   when it becomes active, not when somebody looks.
-//! * An entity can be forgiven its lead over virtual time, once ([`Wf2q::forgive`]): a group that
-//!   was served a moment ago need not sit out its turn when an application starts in it. That gives
-//!   away one budget per raise, which is less than the raise itself gives. Its lag goes with the lead:
-//!   at the raised weight it would be worth as many times more.
+//! * An entity can be forgiven its lead over virtual time, once ([`Wf2q::forgive`]); its lag goes with
+//!   the lead: at a raised weight it would be worth as many times more.
+//! * An entity can be relieved of both for as long as it is raised ([`Wf2q::lift`]): a group that was
+//!   served a moment ago need not sit out its turn when an application starts in it. Nothing is
+//!   given away: afterwards it waits for as long as it would have. That is the warp of K. J. Duda and
+//!   D. R. Cheriton, "Borrowed-Virtual-Time (BVT) Scheduling", SOSP 1999.
 //!
 //! Source: P. Valente and F. Checconi, "High Throughput Disk Scheduling with Fair Bandwidth
 //! Distribution", IEEE Transactions on Computers 59(9), 2010; J. C. R. Bennett and H. Zhang,
@@ -168,6 +170,13 @@ impl Wf2q {
     /// larger weight that would be worth more than it was.
     pub(crate) fn forgive(&mut self, node: Node) {
         self.arena.at_mut(node).is_forgiven = true;
+    }
+
+    /// Lets the entity start at virtual time when it is next queued, if it is raised then. Its lead, or
+    /// its lag, returns when it is raised no longer: what it received at its own weight neither
+    /// delays what is urgent, nor is worth more by that.
+    pub(crate) fn lift(&mut self, node: Node) {
+        self.arena.at_mut(node).is_lifted = true;
     }
 
     pub(crate) fn service(&self, node: Node) -> u64 {
@@ -392,6 +401,7 @@ impl Wf2q {
                     if entity.budget == budget
                         && entity.weight == entity.wanted()
                         && !entity.is_forgiven
+                        && !entity.is_lifted
                     {
                         return;
                     }
@@ -453,9 +463,14 @@ impl Wf2q {
         let vtime = self.tree_of(node).vtime;
         let entity = self.arena.at_mut(node);
         entity.budget = budget;
-        if entity.is_forgiven {
-            entity.is_forgiven = false;
-            entity.start = vtime;
+        if core::mem::take(&mut entity.is_forgiven) {
+            (entity.start, entity.warp) = (vtime, 0);
+        }
+        let is_lifted = core::mem::take(&mut entity.is_lifted);
+        if entity.coeff == 1 {
+            entity.unwarp();
+        } else if is_lifted {
+            entity.warp_to(vtime);
         }
         if let Some(memory) = missed {
             let reach = entity.after(budget.max(memory));
@@ -476,7 +491,8 @@ impl Wf2q {
     fn retire(&mut self, node: Node, memory: u64) {
         let entity = self.arena.at_mut(node);
         entity.hold = delta(memory, u64::from(entity.weight));
-        entity.finish = entity.after(entity.service).plus(entity.hold);
+        let warp = core::mem::take(&mut entity.warp);
+        entity.finish = entity.after(entity.service).plus(warp).plus(entity.hold);
         entity.service = 0;
         let (finish, weight) = (entity.finish, u64::from(entity.weight));
         let (sched, class) = (entity.competes_in, entity.class);

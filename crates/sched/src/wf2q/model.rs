@@ -24,6 +24,9 @@ pub(super) struct Member {
     pub(super) budget: u64,
     pub(super) place: Place,
     pub(super) is_forgiven: bool,
+    pub(super) is_lifted: bool,
+    /// By how much it would start later, or earlier, if it were not lifted.
+    pub(super) warp: u64,
     /// Put on top of `finish` while idle.
     pub(super) hold: u64,
     /// When it entered its list: ties go to the earlier.
@@ -70,6 +73,8 @@ impl Model {
             budget: 0,
             place: Place::Away,
             is_forgiven: false,
+            is_lifted: false,
+            warp: 0,
             hold: 0,
             order: 0,
             vtime: [0; 3],
@@ -137,10 +142,18 @@ impl Model {
         let member = &mut self.members[node];
         let weight = member.base * member.new_coeff;
         if core::mem::take(&mut member.is_forgiven) {
-            member.start = vtime;
+            (member.start, member.warp) = (vtime, 0);
         }
         member.weight = weight;
         member.coeff = member.new_coeff;
+        if member.coeff == 1 {
+            member.start = member.start.wrapping_add(member.warp);
+            member.warp = 0;
+        } else if member.is_lifted {
+            member.warp = member.warp.wrapping_add(member.start).wrapping_sub(vtime);
+            member.start = vtime;
+        }
+        member.is_lifted = false;
         member.budget = budget;
         if let Some(memory) = missed {
             let reach = member.start.wrapping_add((budget.max(memory) << SHIFT) / weight);
@@ -177,8 +190,8 @@ impl Model {
         let member = &mut self.members[node];
         member.hold = (memory << SHIFT) / member.weight;
         let finish = member.start.wrapping_add((member.service << SHIFT) / member.weight);
-        member.finish = finish.wrapping_add(member.hold);
-        member.service = 0;
+        member.finish = finish.wrapping_add(member.hold).wrapping_add(member.warp);
+        (member.service, member.warp) = (0, 0);
         member.order = self.orders;
         member.place = Place::Idle;
         if !after(member.finish, vtime) {
@@ -193,7 +206,11 @@ impl Model {
             match budget {
                 Some(budget) if member.place == Place::Active => {
                     let weight = member.base * member.new_coeff;
-                    if member.budget == budget && member.weight == weight && !member.is_forgiven {
+                    if member.budget == budget
+                        && member.weight == weight
+                        && !member.is_forgiven
+                        && !member.is_lifted
+                    {
                         return;
                     }
                     self.members[group].place = Place::Away;

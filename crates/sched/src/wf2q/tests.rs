@@ -203,9 +203,16 @@ impl Pair {
                 let coeff = if random.below(2) == 0 { 1 } else { 30 };
                 self.engine.set_coeff(node, coeff);
                 self.model.members[any].new_coeff = u64::from(coeff);
-                if random.below(2) == 0 {
-                    self.engine.forgive(node);
-                    self.model.members[any].is_forgiven = true;
+                match random.below(3) {
+                    0 => {
+                        self.engine.forgive(node);
+                        self.model.members[any].is_forgiven = true;
+                    }
+                    1 => {
+                        self.engine.lift(node);
+                        self.model.members[any].is_lifted = true;
+                    }
+                    _ => {}
                 }
             }
             (2, Place::Active) if !member.is_group => {
@@ -393,7 +400,7 @@ fn a_raise_gives_a_group_its_turn_without_waiting_for_its_lead() {
     assert_eq!(engine.select(NOW), Some(greedy[1]));
     engine.set_coeff(urgent, 30);
     engine.set_coeff(groups[0], 30);
-    engine.forgive(groups[0]);
+    engine.lift(groups[0]);
     engine.activate(NOW, urgent, 1024, Return::Anew);
     engine.check();
     assert!(engine.outranks(urgent, greedy[1]) && engine.is_next(urgent, greedy[1]));
@@ -406,6 +413,13 @@ fn a_raise_gives_a_group_its_turn_without_waiting_for_its_lead() {
     engine.serve(urgent, 8, 8);
     engine.expire(urgent, After::Leaves(0));
     assert_eq!(engine.tree_of(groups[0]).wsum, 200);
+    // And so does its lead: the other group is served for what it is behind.
+    for _ in 0..2 {
+        assert_eq!(engine.select(NOW), Some(greedy[1]));
+        engine.serve(greedy[1], 8192, 8192);
+        engine.expire(greedy[1], After::Waits(16_384));
+    }
+    assert_eq!(engine.select(NOW), Some(greedy[0]));
 }
 
 #[test]

@@ -38,23 +38,6 @@ fn write_back_and_the_idle_class_are_never_raised() {
     }
 }
 
-#[test]
-fn a_group_is_forgiven_once_in_two_seconds_however_many_raises_begin_in_it() {
-    let mut rig = Rig::flash();
-    let group = rig.group();
-    let queues = [0, 1, 2].map(|_| rig.queue(group));
-    rig.once(queues[0]);
-    let first = rig.now - ms(1);
-    assert_eq!(rig.bfq.groups[group.0 as usize].forgiven, Some(first));
-    rig.pass(ms(1000));
-    rig.once(queues[1]);
-    assert_eq!(rig.kind(queues[1]), WrKind::Interactive);
-    assert_eq!(rig.bfq.groups[group.0 as usize].forgiven, Some(first));
-    rig.pass(ms(1000));
-    rig.once(queues[2]);
-    assert!(rig.bfq.groups[group.0 as usize].forgiven > Some(first));
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(cases(10_000)))]
 
