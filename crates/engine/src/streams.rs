@@ -19,7 +19,7 @@
 //! is wrong if its reader was merely held up, or read in another place until now; so each read
 //! also tells whether somebody who was there [returns](Reading::returns). A stream that begins is
 //! somebody new if all others have gone on since its first read, or wait: who [waits](waiting) for
-//! one read is not who asks for another. While all others wait, and as many as ever, the first read
+//! one read is not who asks for another. While all others wait, and as many as usual, the first read
 //! is enough to tell.
 //!
 //! Deliberately absent: strides, and streams that read backwards; writes, which a guest's page
@@ -119,7 +119,7 @@ pub(crate) struct Streams {
     /// Reads so far that belonged to no stream, and the last of those whose reader still has none.
     rest: u64,
     last_of_rest: Option<Nanos>,
-    /// Since when there was no [`SILENCE`] between two reads.
+    /// Since when there was no [`SILENCE`] between two reads in which nobody waited.
     awake_since: Nanos,
     /// When a stream last began with its first read.
     last_guess: Option<Nanos>,
@@ -142,9 +142,10 @@ struct Track {
     /// Whether other reads belonged to no stream in the [`SILENCE`] before, and how many up to then.
     had_company: bool,
     rest_at_first: u64,
-    /// How many reads outside of streams were under way together at most of late when the first
-    /// read came.
+    /// How many reads outside of streams were usually under way when the first read came.
     waited_at_first: u32,
+    /// Whether another read was under way when one of them came: one reader alone does not do that.
+    met_others: bool,
     /// Loose reads of the VM up to the last read.
     loose: u64,
     /// Evidence that the reads belong together.
@@ -169,6 +170,7 @@ impl Track {
         had_company: false,
         rest_at_first: 0,
         waited_at_first: 0,
+        met_others: false,
         loose: 0,
         score: 0,
         reads: 0,
@@ -306,7 +308,8 @@ impl Streams {
         }
         self.waiting.turn(now);
         let somebody_reads = is_within(self.last.replace(now), now);
-        if !somebody_reads {
+        // Who waits for long is not silent.
+        if !somebody_reads && !self.waiting.does_anybody() {
             self.awake_since = now;
         }
         if in_stream.is_some() {
@@ -328,8 +331,10 @@ impl Streams {
             return Reading { stream: StreamId(Some(index(place))), returns, seat };
         }
         if found.is_some() {
+            let others_wait = self.waiting.do_others(Seat::of_candidate(place));
             let track = &mut self.candidates[place];
             read.join(track, evidence);
+            track.met_others |= others_wait;
             track.score = track.score.max(0);
             if track.score >= BEGIN {
                 let begun = core::mem::replace(track, Track::UNUSED);
@@ -359,8 +364,8 @@ impl Streams {
     }
 
     /// Lets a read that is near nothing begin a stream if it must be somebody new's: all others
-    /// wait, and as many as ever. Only now and then, since what asks for several reads at a time
-    /// may ask for more than ever.
+    /// wait, and as many as usual. Only now and then, since what asks for several reads at a time
+    /// may ask for more than usual.
     fn guess(&mut self, read: &Read) -> Option<u8> {
         let Read { now, priority, .. } = *read;
         let is_settled = !is_within(Some(self.awake_since), now);
@@ -389,7 +394,7 @@ impl Streams {
             track.priority != priority
                 || !is_within(Some(track.last.max(track.done)), now)
                 || self.waiting.waits(other)
-        }) && self.waiting.rest() >= self.waiting.most_of_rest()
+        }) && self.waiting.rest() >= self.waiting.usual()
     }
 
     /// Returns whether the stream that has just begun, at `candidate`, is read by somebody who did
@@ -406,7 +411,7 @@ impl Streams {
         };
         let rest = self.rest - begun.rest_at_first;
         let rest_has_gone_on = !begun.had_company
-            || rest >= u64::from(begun.reads)
+            || (begun.met_others && rest >= u64::from(begun.reads))
             || self.waiting.rest_without(candidate) >= begun.waited_at_first;
         rest_has_gone_on && self.streams.iter().enumerate().all(has_gone_on)
     }
@@ -451,7 +456,8 @@ impl Streams {
             first: now,
             had_company: is_within(self.last_of_rest, now),
             rest_at_first: self.rest,
-            waited_at_first: self.waiting.most_of_rest(),
+            waited_at_first: self.waiting.usual(),
+            met_others: self.waiting.does_anybody(),
             loose,
             score,
             reads: 1,

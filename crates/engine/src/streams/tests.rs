@@ -262,6 +262,26 @@ fn as_many_at_random_as_ever_are_nobody_new() {
 }
 
 #[test]
+fn a_start_is_noticed_after_all_have_waited_for_long() {
+    let mut streams = Streams::default();
+    let mut random = dice(5);
+    let mut under_way = std::collections::VecDeque::new();
+    let mut ms = 0;
+    for round in 0..20_000 {
+        // For five seconds nobody is served.
+        ms += if round == 19_990 { 5_000 } else { 1 };
+        if under_way.len() == 4 {
+            let oldest = under_way.pop_front().expect("four");
+            done(&mut streams, at_ms(ms), oldest);
+        }
+        let sector = (4096 * MIB + random(1024 * MIB / 8)) * 8;
+        under_way.push_back(streams.on_read(at_ms(ms), 12, sector, 8));
+    }
+    let start = streams.on_read(at_ms(ms + 10), 12, 0, 8);
+    assert_eq!((start.stream, start.returns), (StreamId(Some(0)), false));
+}
+
+#[test]
 fn a_guest_that_asks_for_very_much_at_a_time_is_counted_right() {
     let mut streams = Streams::default();
     let mut random = dice(4);
