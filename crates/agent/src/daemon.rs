@@ -15,6 +15,7 @@ use crate::clock;
 use crate::events::{Event, Events};
 use crate::ioprio::{IoPrio, Raised};
 use crate::procfs::Proc;
+use crate::signals::Ending;
 use crate::status::{Listener, Reply, Request, Status, Urgent};
 use crate::watch::{Rules, Watched};
 
@@ -74,18 +75,20 @@ struct Agent {
 ///
 /// # Errors
 ///
-/// The status socket cannot be made.
+/// The status socket cannot be made, or signals cannot be waited for.
 pub(crate) fn serve(options: &Options) -> anyhow::Result<()> {
     let listener = Listener::bind(&options.socket)
         .with_context(|| format!("cannot listen on {}", options.socket.display()))?;
+    let ending = Ending::hold().context("cannot wait for signals")?;
     let mut agent = Agent::new(options.clone());
-    loop {
+    while !ending.is_due() {
         agent.connect(clock::now());
         let timeout = agent.next_wakeup(clock::now());
-        agent.sleep(&listener, timeout)?;
+        agent.sleep(&listener, &ending, timeout)?;
         listener.serve(|pid, request| agent.answer(clock::now(), pid, request));
         agent.turn(clock::now());
     }
+    Ok(())
 }
 
 impl Agent {
@@ -141,8 +144,14 @@ impl Agent {
     }
 
     /// Sleeps until something happens, or `timeout` has passed.
-    fn sleep(&mut self, listener: &Listener, timeout: Duration) -> anyhow::Result<()> {
-        let mut fds = vec![PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)];
+    fn sleep(
+        &mut self,
+        listener: &Listener,
+        ending: &Ending,
+        timeout: Duration,
+    ) -> anyhow::Result<()> {
+        let fds = [listener.as_fd(), ending.as_fd()];
+        let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).to_vec();
         if let Ok(events) = &self.events {
             fds.push(PollFd::from_borrowed_fd(events.as_fd(), PollFlags::IN));
         }
@@ -297,8 +306,8 @@ impl Agent {
                 continue;
             };
             let level = process.watched.look(now, bytes, &self.rules);
-            if process.watched.is_in_doubt(now) && self.proc.is_held_up(pid) {
-                process.watched.held_up(now);
+            if process.watched.is_in_doubt(now) {
+                process.watched.seen(now, self.proc.is_held_up(pid));
             }
             process.next_look = now + process.watched.next_look(now);
             match level {

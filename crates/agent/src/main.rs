@@ -8,6 +8,7 @@ mod daemon;
 mod events;
 mod ioprio;
 mod procfs;
+mod signals;
 mod status;
 mod watch;
 
