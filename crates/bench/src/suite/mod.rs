@@ -247,6 +247,11 @@ pub fn startup(
     let (mut scene, scenarios) = options.open(apps, say)?;
     let mut rows: Vec<StartupRow> = Vec::new();
     let all = scenarios.len() * apps.len();
+    for app in apps {
+        // The very first start leaves behind what later ones find, such as a cache of fonts.
+        let run = scene.launch(app)?;
+        say(&format!("{app}, for the first time: {run}"));
+    }
     for scenario in &scenarios {
         scene.switch(scenario)?;
         for app in apps {

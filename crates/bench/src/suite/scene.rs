@@ -105,7 +105,7 @@ impl Scene {
     fn start_x_server(&self) -> Result<()> {
         self.guest.check(
             "mkdir -p -m 1777 /mnt/tmp/.X11-unix && \
-             { chroot /mnt /usr/bin/Xvfb :7 -screen 0 1024x768x24 >/tmp/x.log 2>&1 & } ; \
+             { chroot /mnt /usr/bin/Xvfb :7 -noreset -screen 0 1024x768x24 >/tmp/x.log 2>&1 & } ; \
              n=0; until [ -S /mnt/tmp/.X11-unix/X7 ]; do \
              n=$((n + 1)); [ $n -lt 500 ] || { cat /tmp/x.log; exit 1; }; usleep 100000; done",
         )?;
