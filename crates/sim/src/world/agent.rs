@@ -1,14 +1,14 @@
 //! The agent in a guest: it judges processes, gives urgent ones an I/O priority and asks for help.
 //!
 //! A model of the program `evenkeel-agent`, whose rules it has: a process that starts, or reads
-//! again after it wanted nothing for two seconds, is urgent for ten seconds or 120 000 sectors. While
-//! it is, its requests have a priority that the host sees, and while it reads as well, the host is
+//! again after it wanted nothing for two seconds, is urgent for ten seconds or 120 000 sectors; one
+//! that reads in batches, at a modest rate and with pauses, for a second after each. While it is, its requests have a priority that the host sees, and while it reads as well, the host is
 //! asked for help.
 //!
-//! Deliberately absent: players, bursts of programs, programs marked by hand, and the CPU time of
+//! Deliberately absent: bursts of programs, programs marked by hand, and the CPU time of
 //! the agent.
 
-use evenkeel_sched::{Class, Kind, Nanos, Priority};
+use evenkeel_sched::{Class, Kind, Nanos, Priority, Urgency};
 
 use super::os::Life;
 
@@ -19,6 +19,12 @@ const URGENT: Nanos = Nanos::from_secs(10);
 const URGENT_SECTORS: u64 = 120_000;
 /// Who reads after such a silence has woken up.
 const IDLE: Nanos = Nanos::from_secs(2);
+/// A player reads at most so many sectors a second, pauses for so long between two batches, and has
+/// done so for so many batches in a row; it is urgent for so long after each.
+const PLAYER_RATE: u64 = 16_384;
+const PLAYER_PAUSE: Nanos = Nanos::from_millis(24);
+const PLAYER_BATCHES: u32 = 4;
+const PLAYER_URGENT: Nanos = Nanos::from_secs(1);
 /// Help is asked for those who have read so recently.
 const HELP_AFTER_READ: Nanos = Nanos::from_secs(1);
 /// Help is given up so much later than it was last needed.
@@ -70,10 +76,29 @@ struct Watched {
     sectors: u64,
     /// When it was last seen to have read, or started.
     active: Nanos,
-    /// Until when and up to which sector it is urgent.
-    urgent: Option<(Nanos, u64)>,
+    /// When it was last looked at.
+    looked: Nanos,
+    /// How urgent it is, until when and up to which sector.
+    urgent: Option<Urgent>,
+    batch: Batch,
     /// Its ordinary queue, while it has another.
     ordinary: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Urgent {
+    urgency: Urgency,
+    until: Nanos,
+    last_sector: u64,
+}
+
+/// What a process reads without a pause, and how many of those in a row were a player's.
+#[derive(Clone, Copy, Debug, Default)]
+struct Batch {
+    began: Option<Nanos>,
+    sectors: u64,
+    is_going_on: bool,
+    good: u32,
 }
 
 /// The agent of one guest.
@@ -82,7 +107,7 @@ pub(crate) struct Agent {
     pub(crate) priority: Priority,
     watched: Vec<Watched>,
     looks_at: Option<Nanos>,
-    asks: bool,
+    asks: Urgency,
     told_at: Nanos,
     needed_at: Nanos,
 }
@@ -93,7 +118,7 @@ impl Agent {
             priority: model.priority,
             watched: Vec::new(),
             looks_at: None,
-            asks: false,
+            asks: Urgency::None,
             told_at: now,
             needed_at: now,
         }
@@ -101,8 +126,15 @@ impl Agent {
 
     /// Takes note of a process that starts.
     pub(crate) fn started(&mut self, now: Nanos, process: u32) {
-        let urgent = Some((now + URGENT, URGENT_SECTORS));
-        self.watched.push(Watched { process, sectors: 0, active: now, urgent, ordinary: None });
+        self.watched.push(Watched {
+            process,
+            sectors: 0,
+            active: now,
+            looked: now,
+            urgent: Some(Urgent::starts(now, 0)),
+            batch: Batch::default(),
+            ordinary: None,
+        });
         let at = now + HEARS;
         self.looks_at = Some(self.looks_at.map_or(at, |planned| planned.min(at)));
     }
@@ -134,7 +166,7 @@ impl Agent {
             now + look.map_or(LOOKS[2].1, |look| look.1)
         });
         self.looks_at = next.min();
-        if self.looks_at.is_none() && self.asks {
+        if self.looks_at.is_none() && self.asks != Urgency::None {
             self.looks_at = Some(now + LOOKS[0].1);
         }
         verdicts
@@ -146,14 +178,17 @@ impl Agent {
         watched.expect("it was looked at").ordinary = Some(ordinary);
     }
 
-    /// Returns what to tell the host now, if anything: whether somebody is urgent.
-    pub(crate) fn news(&mut self, now: Nanos) -> Option<bool> {
-        let is_needed = self.watched.iter().any(|watched| watched.wants(now));
-        if is_needed {
+    /// Returns what to tell the host now, if anything: how urgent it is.
+    pub(crate) fn news(&mut self, now: Nanos) -> Option<Urgency> {
+        let needed = self.watched.iter().map(|watched| watched.wants(now)).max();
+        let needed = needed.unwrap_or_default();
+        if needed != Urgency::None {
             self.needed_at = now;
         }
-        let asks = is_needed || (self.asks && now < self.needed_at + LINGER);
-        if asks == self.asks && !(asks && now >= self.told_at + REPEAT) {
+        let lingers = needed == Urgency::None && now < self.needed_at + LINGER;
+        let asks = if lingers { self.asks } else { needed };
+        let is_due = asks != Urgency::None && now >= self.told_at + REPEAT;
+        if asks == self.asks && !is_due {
             return None;
         }
         (self.asks, self.told_at) = (asks, now);
@@ -161,20 +196,37 @@ impl Agent {
     }
 }
 
+impl Urgent {
+    fn starts(now: Nanos, sectors: u64) -> Self {
+        let (until, last_sector) = (now + URGENT, sectors + URGENT_SECTORS);
+        Self { urgency: Urgency::Interactive, until, last_sector }
+    }
+
+    fn plays(now: Nanos, sectors: u64) -> Self {
+        let (until, last_sector) = (now + PLAYER_URGENT, sectors + 2 * PLAYER_RATE);
+        Self { urgency: Urgency::SoftRealTime, until, last_sector }
+    }
+}
+
 impl Watched {
     fn look(&mut self, now: Nanos, life: Life, waits: bool) -> Verdict {
-        if life.read_sectors > self.sectors {
+        let read = life.read_sectors - self.sectors;
+        let paused = self.looked.since(self.active);
+        if read > 0 {
             if now - self.active > IDLE && self.urgent.is_none() {
-                self.urgent = Some((now + URGENT, self.sectors + URGENT_SECTORS));
+                self.urgent = Some(Urgent::starts(now, self.sectors));
             }
             self.active = now;
         } else if waits {
             // Held up, not asleep.
             self.active = now;
         }
-        self.sectors = life.read_sectors;
-        let is_over = |&(until, last)| now >= until || self.sectors > last;
-        if life.ended.is_some() || self.urgent.as_ref().is_some_and(is_over) {
+        (self.sectors, self.looked) = (life.read_sectors, now);
+        if self.batch.follow(now, read, paused) {
+            self.urgent = Some(Urgent::plays(now, self.sectors));
+        }
+        let is_over = |urgent: Urgent| now >= urgent.until || self.sectors > urgent.last_sector;
+        if life.ended.is_some() || self.urgent.is_some_and(is_over) {
             self.urgent = None;
         }
         match (self.urgent, self.ordinary) {
@@ -184,8 +236,32 @@ impl Watched {
         }
     }
 
-    fn wants(&self, now: Nanos) -> bool {
-        self.urgent.is_some() && now - self.active < HELP_AFTER_READ
+    fn wants(&self, now: Nanos) -> Urgency {
+        let is_active = now - self.active < HELP_AFTER_READ;
+        self.urgent.filter(|_| is_active).map_or(Urgency::None, |urgent| urgent.urgency)
+    }
+}
+
+impl Batch {
+    /// Takes note of what was read since the last look, before which it had `paused`; returns
+    /// whether a batch of a player begins.
+    fn follow(&mut self, now: Nanos, read: u64, paused: Nanos) -> bool {
+        if read == 0 {
+            self.is_going_on = false;
+            return false;
+        }
+        if self.is_going_on {
+            self.sectors += read;
+            return false;
+        }
+        let is_good = self.began.is_some_and(|began| {
+            let period = now - began;
+            let is_modest = self.sectors * 1_000_000_000 <= period.0 * PLAYER_RATE;
+            is_modest && paused >= PLAYER_PAUSE && period < IDLE
+        });
+        let good = if is_good { self.good + 1 } else { 0 };
+        *self = Self { began: Some(now), sectors: read, is_going_on: true, good };
+        good >= PLAYER_BATCHES
     }
 }
 
@@ -228,8 +304,8 @@ mod tests {
                 }
             }
             match agent.news(now) {
-                Some(true) if asked.is_none() => asked = Some(now),
-                Some(false) => asked_ms += (now - asked.take().expect("it asked")).0 / MS,
+                Some(Urgency::None) => asked_ms += (now - asked.take().expect("it asked")).0 / MS,
+                Some(_) if asked.is_none() => asked = Some(now),
                 _ => {}
             }
         }
@@ -273,14 +349,35 @@ mod tests {
         let at = agent.looks_at().expect("somebody starts");
         assert_eq!(agent.look(at, |_| (life(8, None), true)), [(7, Verdict::Mark)]);
         agent.marked(7, 3);
-        assert_eq!(agent.news(at), Some(true));
+        assert_eq!(agent.news(at), Some(Urgency::Interactive));
         let end = agent.looks_at().expect("it watches");
         assert_eq!(agent.look(end, |_| (life(8, Some(end)), false)), [(7, Verdict::Restore(3))]);
         assert_eq!(agent.news(end), None, "it lingers");
         let later = end + LINGER;
         assert!(agent.look(later, |_| unreachable!("nobody is left")).is_empty());
-        assert_eq!(agent.news(later), Some(false));
+        assert_eq!(agent.news(later), Some(Urgency::None));
         assert_eq!(agent.look(later, |_| (life(0, None), false)), []);
         assert_eq!(agent.looks_at(), None);
+    }
+
+    #[test]
+    fn who_reads_in_batches_is_a_player_and_who_reads_all_the_time_is_none() {
+        let plays = |sectors: fn(u32) -> u64| {
+            let (mut agent, mut total, mut urgency) = (agent(), 0, Urgency::None);
+            for look in 0..1_000 {
+                let now = agent.looks_at().expect("it watches");
+                total += sectors(look);
+                for (process, verdict) in agent.look(now, |_| (life(total, None), false)) {
+                    if verdict == Verdict::Mark {
+                        agent.marked(process, 3);
+                    }
+                }
+                urgency = agent.news(now).unwrap_or(urgency);
+            }
+            urgency
+        };
+        // Looks are 20 ms apart: 2048 sectors each 250 ms, and 1 MiB/s without a pause.
+        assert_eq!(plays(|look| if look % 12 < 2 { 1_024 } else { 0 }), Urgency::SoftRealTime);
+        assert_eq!(plays(|_| 40), Urgency::None);
     }
 }

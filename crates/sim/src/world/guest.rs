@@ -1,7 +1,7 @@
 //! A guest: an operating system, its elevator in front of the virtqueue, its clock.
 
 use evenkeel_sched::{
-    Class, Elevator, ElevatorConfig, GroupId, Kind, Nanos, Priority, Tag, Weight,
+    Class, Elevator, ElevatorConfig, GroupId, Kind, Nanos, Priority, Tag, Urgency, Weight,
 };
 
 use super::agent::{Agent, AgentModel, Verdict};
@@ -52,8 +52,8 @@ pub struct GuestModel {
 /// What a guest tells the host.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Word {
-    /// Whether somebody in it is urgent.
-    pub(crate) is_urgent: bool,
+    /// How urgent somebody in it is.
+    pub(crate) urgency: Urgency,
     /// Whether the requests that are meant have an I/O priority.
     pub(crate) marked: bool,
 }
@@ -231,7 +231,7 @@ impl Guest {
     /// again and again, as long as it lasts.
     pub(crate) fn news(&mut self, now: Nanos) -> Option<Word> {
         if let Some(agent) = &mut self.agent {
-            return agent.news(now).map(|is_urgent| Word { is_urgent, marked: true });
+            return agent.news(now).map(|urgency| Word { urgency, marked: true });
         }
         let hold = self.help?;
         if self.layer.report().raised {
@@ -244,7 +244,8 @@ impl Guest {
         }
         self.asks = is_urgent;
         self.told_at = now;
-        Some(Word { is_urgent, marked: false })
+        let urgency = if is_urgent { Urgency::Interactive } else { Urgency::None };
+        Some(Word { urgency, marked: false })
     }
 }
 

@@ -2,7 +2,7 @@
 //! QEMU above it, or Evenkeel's engine.
 
 use evenkeel_engine::{Ask, Engine, EngineConfig, Errno, HelpPolicy};
-use evenkeel_sched::{Elevator, ElevatorConfig, GroupId, Nanos, Priority, Tag, Urgency, Weight};
+use evenkeel_sched::{Elevator, ElevatorConfig, GroupId, Nanos, Priority, Tag, Weight};
 
 use super::HostModel;
 use super::block::{Bio, BlockLayer, BlockLimits};
@@ -210,8 +210,7 @@ impl Host {
     pub(crate) fn ask(&mut self, now: Nanos, guest: u32, word: Word) {
         if let Self::Evenkeel(host) = self {
             host.asked += 1;
-            let Word { is_urgent, marked } = word;
-            let urgency = if is_urgent { Urgency::Interactive } else { Urgency::None };
+            let Word { urgency, marked } = word;
             let ask = Ask { seq: host.asked, urgency, lease: Nanos::from_secs(1), marked };
             host.engine.ask_help(now, host.vms[guest as usize].0, ask);
         }
