@@ -226,6 +226,17 @@ impl Blame {
         self.commands -= 1;
     }
 
+    /// Returns for how long a VM has held the device, its part of what it shared with others, or had
+    /// it kept idle, while anybody waited; none if nothing is written.
+    pub(crate) fn held(&mut self, now: Nanos, vm: GroupId) -> Option<Nanos> {
+        if !self.is_on {
+            return None;
+        }
+        self.advance(now.0);
+        let account = self.accounts.get(vm.0 as usize)?;
+        Some(Nanos(account.gauge.read(self.clocks.share) + account.kept_for))
+    }
+
     /// Notes whether a static block waits for more requests from now on.
     #[inline]
     pub(crate) fn gather(&mut self, now: Nanos, gathers: bool) {

@@ -9,7 +9,7 @@ use evenkeel_sched::{GroupId, Nanos, Scheduler as _, Urgency};
 
 use crate::classify;
 use crate::engine::Engine;
-use crate::help::{Ask, Help, HelpPolicy, HelpReport};
+use crate::help::{Ask, Help, HelpPolicy, HelpReport, Served};
 use crate::slots::Slot;
 use crate::streams::StreamId;
 
@@ -72,7 +72,7 @@ impl Engine {
     /// Says how far a VM's requests for help are believed. Before the first call a VM that asks is
     /// not heard.
     pub fn set_help_policy(&mut self, now: Nanos, vm: GroupId, policy: HelpPolicy) {
-        let served = self.served(vm);
+        let served = self.served(now, vm);
         let index = vm.0 as usize;
         if self.helps.vms.len() <= index {
             self.helps.vms.resize_with(index + 1, || None);
@@ -90,7 +90,7 @@ impl Engine {
 
     /// Takes a VM's request for help; returns what it got.
     pub fn ask_help(&mut self, now: Nanos, vm: GroupId, ask: Ask) -> HelpReport {
-        let served = self.served(vm);
+        let served = self.served(now, vm);
         let Some(known) = self.helps.get_mut(vm) else { return HelpReport::default() };
         let is_new = known.help.ask(now, ask, served);
         if is_new && ask.marked {
@@ -105,7 +105,7 @@ impl Engine {
     /// Ends a VM's help because nobody speaks for it any more: its channel was closed, or the VM
     /// was reset. Credit and trust stay.
     pub fn reset_help(&mut self, now: Nanos, vm: GroupId) {
-        let served = self.served(vm);
+        let served = self.served(now, vm);
         if let Some(known) = self.helps.get_mut(vm) {
             known.help.reset(now, served);
             self.apply_help(now, vm);
@@ -126,7 +126,7 @@ impl Engine {
         for vm in (0..).map(GroupId).take(self.helps.vms.len()) {
             let is_on = self.helps.get_mut(vm).is_some_and(|vm| vm.help.urgency() != Urgency::None);
             if is_on {
-                let served = self.served(vm);
+                let served = self.served(now, vm);
                 let known = self.helps.get_mut(vm).expect("it was there a moment ago");
                 known.help.review(now, served);
                 self.apply_help(now, vm);
@@ -183,8 +183,15 @@ impl Engine {
         }
     }
 
+    /// Returns what a VM has received so far. Where nobody writes down who holds the device, all
+    /// time counts.
+    fn served(&mut self, now: Nanos, vm: GroupId) -> Served {
+        let time = self.blame.held(now, vm).unwrap_or(now);
+        Served { sectors: self.served_sectors(vm), time }
+    }
+
     /// Returns the sectors dispatched for a VM by all elevators.
-    pub(crate) fn served(&self, vm: GroupId) -> u64 {
+    pub(crate) fn served_sectors(&self, vm: GroupId) -> u64 {
         let group = self.groups.get(vm);
         group.earlier_sectors + self.scheduler.group_report(group.known_as).service_sectors
     }

@@ -63,7 +63,7 @@ pub struct Engine {
     floors: Floors,
     /// Whether there are limits or reservations; without them, neither of the two is asked.
     is_controlled: bool,
-    blame: Blame,
+    pub(crate) blame: Blame,
     /// What goes to the device before anything that the scheduler has: flushes, and requests that
     /// have left the scheduler but could not go at once.
     ready: VecDeque<Tag>,
@@ -434,7 +434,7 @@ impl Engine {
             queue_time: Durations::from(&figures.queue_time),
             service_time: Durations::from(&figures.service_time),
             raised: vm.raised,
-            vm_service_sectors: self.served(disk.vm),
+            vm_service_sectors: self.served_sectors(disk.vm),
         }
     }
 

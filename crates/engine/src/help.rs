@@ -1,7 +1,7 @@
 //! Help: a guest says that something in it is urgent, and is believed within bounds.
 //!
-//! A guest cannot be trusted to ask only when it must, so help costs *credit*: seconds and sectors
-//! that refill slowly. A guest that uses its credit up is believed less each time: the refill
+//! A guest cannot be trusted to ask only when it must, so help costs *credit*: seconds of the device
+//! and sectors that refill slowly. A guest that uses its credit up is believed less each time: the refill
 //! halves, and recovers only while the guest does not ask. So one that always asks gets what its
 //! first credit holds, half as much again, a quarter, and in the long run its fair share.
 //!
@@ -29,7 +29,7 @@ const MINUTE: Nanos = Nanos::from_secs(60);
 pub struct HelpPolicy {
     /// The most that is granted; [`Urgency::None`] grants nothing.
     pub most: Urgency,
-    /// Time with help that is earned per minute.
+    /// Time of the device with help that is earned per minute.
     pub time_per_minute: Nanos,
     /// Sectors with help that are earned per minute.
     pub sectors_per_minute: u64,
@@ -40,7 +40,8 @@ pub struct HelpPolicy {
 }
 
 impl Default for HelpPolicy {
-    /// A third of the time and 1 GiB per minute: an application a minute, generously measured.
+    /// A third of the device and 1 GiB per minute: an application a minute, generously measured, or a
+    /// film.
     fn default() -> Self {
         Self {
             most: Urgency::SoftRealTime,
@@ -50,6 +51,14 @@ impl Default for HelpPolicy {
             lease: Nanos::from_secs(1),
         }
     }
+}
+
+/// What a VM has received of the device so far.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Served {
+    pub(crate) sectors: u64,
+    /// For how long it held the device while anybody waited; of what it shared with others, its part.
+    pub(crate) time: Nanos,
 }
 
 /// What a guest asks for.
@@ -99,9 +108,9 @@ pub(crate) struct Help {
     urgency: Urgency,
     seq: Option<u64>,
     lease_ends: Nanos,
-    /// When the account was last settled, and the sectors that the VM had received by then.
+    /// When the account was last settled, and what the VM had received by then.
     settled: Nanos,
-    served: u64,
+    served: Served,
     time_left: Nanos,
     sectors_left: u64,
     trust: u64,
@@ -111,8 +120,8 @@ pub(crate) struct Help {
 }
 
 impl Help {
-    /// Opens an account that is full, for a VM that has received `served` sectors so far.
-    pub(crate) fn new(now: Nanos, policy: HelpPolicy, served: u64) -> Self {
+    /// Opens an account that is full, for a VM that has received so much.
+    pub(crate) fn new(now: Nanos, policy: HelpPolicy, served: Served) -> Self {
         let mut help = Self {
             policy,
             urgency: Urgency::None,
@@ -136,7 +145,7 @@ impl Help {
     }
 
     /// Changes the policy. What was saved beyond the new bounds is lost.
-    pub(crate) fn set_policy(&mut self, now: Nanos, policy: HelpPolicy, served: u64) {
+    pub(crate) fn set_policy(&mut self, now: Nanos, policy: HelpPolicy, served: Served) {
         self.settle(now, served);
         self.policy = policy;
         let (time, sectors) = self.most();
@@ -145,9 +154,9 @@ impl Help {
         self.set(self.urgency.min(policy.most));
     }
 
-    /// Takes a message of the guest; `served` is what the VM has received so far, in sectors.
+    /// Takes a message of the guest; `served` is what the VM has received so far.
     /// Returns whether it was taken: an old one changes nothing.
-    pub(crate) fn ask(&mut self, now: Nanos, ask: Ask, served: u64) -> bool {
+    pub(crate) fn ask(&mut self, now: Nanos, ask: Ask, served: Served) -> bool {
         self.review(now, served);
         self.report.messages += 1;
         if self.seq.is_some_and(|last| ask.seq <= last) {
@@ -173,7 +182,7 @@ impl Help {
     }
 
     /// Ends help whose lease or credit is over; returns whether it ended.
-    pub(crate) fn review(&mut self, now: Nanos, served: u64) -> bool {
+    pub(crate) fn review(&mut self, now: Nanos, served: Served) -> bool {
         let before = self.urgency;
         self.settle(now, served);
         self.urgency != before
@@ -181,7 +190,7 @@ impl Help {
 
     /// Ends help, and forgets which message was the last: another agent speaks from now on.
     /// Credit and trust stay, so that reconnecting earns nothing.
-    pub(crate) fn reset(&mut self, now: Nanos, served: u64) {
+    pub(crate) fn reset(&mut self, now: Nanos, served: Served) {
         self.settle(now, served);
         self.seq = None;
         self.set(Urgency::None);
@@ -230,12 +239,16 @@ impl Help {
 
     /// Brings the account up to date. A lease that ended meanwhile ended when it was due, however
     /// late somebody asks.
-    fn settle(&mut self, now: Nanos, served: u64) {
-        let sectors = served.saturating_sub(self.served);
+    fn settle(&mut self, now: Nanos, served: Served) {
+        let sectors = served.sectors.saturating_sub(self.served.sectors);
+        let used = served.time.since(self.served.time);
         self.served = served;
         if self.urgency != Urgency::None {
             let end = now.min(self.lease_ends);
-            self.spend(end.since(self.settled), sectors);
+            let span = end.since(self.settled);
+            self.spend(span, used.min(span), sectors);
+            // What is earned meanwhile does not end.
+            self.recover(end, span);
             self.settled = end;
             if self.urgency != Urgency::None && now >= self.lease_ends {
                 self.report.expired += 1;
@@ -249,11 +262,12 @@ impl Help {
         }
     }
 
-    /// Pays for help.
-    fn spend(&mut self, span: Nanos, sectors: u64) {
+    /// Pays for help: for the time in which it had the device, not for that in which it computed, or
+    /// paused.
+    fn spend(&mut self, span: Nanos, used: Nanos, sectors: u64) {
         self.report.helped += span;
         self.report.helped_sectors += sectors;
-        self.time_left = Nanos(self.time_left.0.saturating_sub(span.0));
+        self.time_left = Nanos(self.time_left.0.saturating_sub(used.0));
         self.sectors_left = self.sectors_left.saturating_sub(sectors);
         if self.time_left == Nanos::ZERO || self.sectors_left == 0 {
             self.report.exhausted += 1;
@@ -262,7 +276,7 @@ impl Help {
         }
     }
 
-    /// Earns credit for a time without help, and trust for the part of it in which nobody asked.
+    /// Earns credit, and trust for the part of the time in which nobody asked.
     fn recover(&mut self, now: Nanos, span: Nanos) {
         let quiet = Nanos(span.0.min(now.since(self.asked.min(now)).0));
         let (most_time, most_sectors) = self.most();
@@ -292,10 +306,15 @@ mod tests {
         Ask { seq, urgency, lease: SECOND, marked: false }
     }
 
+    /// What a VM has received that had the device all the time.
+    fn all(now: Nanos, sectors: u64) -> Served {
+        Served { sectors, time: now }
+    }
+
     /// Asks every half second for `seconds`; returns the time with help.
     fn cry(help: &mut Help, from: Nanos, seconds: u64, rate: u64) -> Nanos {
         let before = help.report().helped;
-        let served = |now: Nanos| now.since(START).0 / SECOND.0 * rate;
+        let served = |now: Nanos| all(now, now.since(START).0 / SECOND.0 * rate);
         for step in 0..seconds * 2 {
             let now = from + Nanos::from_millis(500 * step);
             while let Some(deadline) = help.next_deadline().filter(|&deadline| deadline < now) {
@@ -310,24 +329,24 @@ mod tests {
 
     #[test]
     fn help_holds_until_its_lease_ends() {
-        let mut help = Help::new(START, HelpPolicy::default(), 0);
-        assert!(help.ask(START, ask(1, Urgency::Interactive), 0));
+        let mut help = Help::new(START, HelpPolicy::default(), all(START, 0));
+        assert!(help.ask(START, ask(1, Urgency::Interactive), all(START, 0)));
         assert_eq!(help.next_deadline(), Some(START + SECOND));
-        assert!(!help.review(START + Nanos(SECOND.0 - 1), 0));
+        assert!(!help.review(START + Nanos(SECOND.0 - 1), all(START, 0)));
         assert_eq!(help.urgency(), Urgency::Interactive);
-        assert!(help.review(START + SECOND, 0));
+        assert!(help.review(START + SECOND, all(START, 0)));
         assert_eq!((help.urgency(), help.next_deadline()), (Urgency::None, None));
         assert_eq!(help.report().expired, 1);
     }
 
     #[test]
     fn the_newest_message_wins_whatever_the_order() {
-        let mut help = Help::new(START, HelpPolicy::default(), 0);
-        assert!(help.ask(START, ask(5, Urgency::None), 0));
-        assert!(!help.ask(START, ask(4, Urgency::Interactive), 0));
-        assert!(!help.ask(START, ask(5, Urgency::Interactive), 0));
+        let mut help = Help::new(START, HelpPolicy::default(), all(START, 0));
+        assert!(help.ask(START, ask(5, Urgency::None), all(START, 0)));
+        assert!(!help.ask(START, ask(4, Urgency::Interactive), all(START, 0)));
+        assert!(!help.ask(START, ask(5, Urgency::Interactive), all(START, 0)));
         assert_eq!(help.urgency(), Urgency::None);
-        assert!(help.ask(START, ask(6, Urgency::SoftRealTime), 0));
+        assert!(help.ask(START, ask(6, Urgency::SoftRealTime), all(START, 0)));
         assert_eq!(help.urgency(), Urgency::SoftRealTime);
         assert_eq!(help.report().outdated, 2);
     }
@@ -335,28 +354,35 @@ mod tests {
     #[test]
     fn no_more_is_granted_than_the_policy_allows() {
         let policy = HelpPolicy { most: Urgency::Interactive, ..HelpPolicy::default() };
-        let mut help = Help::new(START, policy, 0);
-        help.ask(START, ask(1, Urgency::SoftRealTime), 0);
+        let mut help = Help::new(START, policy, all(START, 0));
+        help.ask(START, ask(1, Urgency::SoftRealTime), all(START, 0));
         assert_eq!(help.urgency(), Urgency::Interactive);
-        let mut help = Help::new(START, HelpPolicy { most: Urgency::None, ..policy }, 0);
-        help.ask(START, ask(1, Urgency::SoftRealTime), 0);
+        let mut help =
+            Help::new(START, HelpPolicy { most: Urgency::None, ..policy }, all(START, 0));
+        help.ask(START, ask(1, Urgency::SoftRealTime), all(START, 0));
         assert_eq!((help.urgency(), help.report().refused), (Urgency::None, 1));
     }
 
     #[test]
     fn a_lease_is_never_longer_than_the_policy_says() {
-        let mut help = Help::new(START, HelpPolicy::default(), 0);
+        let mut help = Help::new(START, HelpPolicy::default(), all(START, 0));
         let lease = Nanos::from_secs(3600);
-        help.ask(START, Ask { seq: 1, urgency: Urgency::Interactive, lease, marked: false }, 0);
+        help.ask(
+            START,
+            Ask { seq: 1, urgency: Urgency::Interactive, lease, marked: false },
+            all(START, 0),
+        );
         assert_eq!(help.next_deadline(), Some(START + SECOND));
     }
 
     #[test]
     fn help_ends_when_its_time_or_its_sectors_are_used_up() {
         let policy = HelpPolicy { saved_minutes: 1, ..HelpPolicy::default() };
-        let mut help = Help::new(START, policy, 0);
-        assert_eq!(cry(&mut help, START, 21, 0), policy.time_per_minute);
-        let mut help = Help::new(START, policy, 0);
+        let mut help = Help::new(START, policy, all(START, 0));
+        // 20 s, and a third of a second for each of them.
+        let helped = cry(&mut help, START, 40, 0);
+        assert!(helped.0.abs_diff(Nanos::from_secs(30).0) <= SECOND.0, "{helped:?}");
+        let mut help = Help::new(START, policy, all(START, 0));
         let rate = policy.sectors_per_minute / 4;
         let helped = cry(&mut help, START, 30, rate);
         assert!(helped <= Nanos::from_secs(8), "{helped:?}");
@@ -366,10 +392,21 @@ mod tests {
     }
 
     #[test]
+    fn who_has_a_third_of_the_device_is_helped_for_ever() {
+        let mut help = Help::new(START, HelpPolicy::default(), Served::default());
+        for step in 0..24 * 3600 {
+            let now = START + Nanos(SECOND.0 / 2 * step);
+            let served = Served { sectors: 4_000 * step, time: Nanos(SECOND.0 / 6 * step) };
+            help.ask(now, ask(now.0, Urgency::SoftRealTime), served);
+            assert_eq!(help.urgency(), Urgency::SoftRealTime, "{step}");
+        }
+    }
+
+    #[test]
     fn a_guest_that_always_asks_gets_its_first_credit_and_little_more() {
-        let mut help = Help::new(START, HelpPolicy::default(), 0);
+        let mut help = Help::new(START, HelpPolicy::default(), all(START, 0));
         let helped = cry(&mut help, START, 24 * 3600, 1000);
-        // 40 s saved, and what is earned while each refill is half the one before.
+        // 40 s saved, what is earned meanwhile, and then half as fast again and again.
         assert!(helped < Nanos::from_secs(90), "{helped:?}");
         let second_day = cry(&mut help, START + Nanos::from_secs(24 * 3600), 24 * 3600, 1000);
         assert!(second_day <= SECOND, "{second_day:?}");
@@ -377,7 +414,7 @@ mod tests {
 
     #[test]
     fn a_guest_that_asks_seldom_is_always_helped() {
-        let mut help = Help::new(START, HelpPolicy::default(), 0);
+        let mut help = Help::new(START, HelpPolicy::default(), all(START, 0));
         for minute in 0..60 {
             let from = START + Nanos::from_secs(60 * minute);
             assert!(cry(&mut help, from, 10, 1000) >= Nanos::from_secs(10));
@@ -387,28 +424,28 @@ mod tests {
 
     #[test]
     fn trust_comes_back_while_nobody_asks() {
-        let mut help = Help::new(START, HelpPolicy::default(), 0);
+        let mut help = Help::new(START, HelpPolicy::default(), all(START, 0));
         cry(&mut help, START, 3600, 1000);
         let low = help.report().trust_per_mille;
         assert!(low < 100, "{low}");
         let mut now = START + Nanos::from_secs(3600);
         for _ in 0..20 {
             now += TRUST_RECOVERY;
-            help.review(now, 0);
+            help.review(now, all(now, 0));
         }
         assert_eq!(help.report().trust_per_mille, 1000);
     }
 
     #[test]
     fn a_new_connection_starts_a_new_count_but_no_new_credit() {
-        let mut help = Help::new(START, HelpPolicy::default(), 0);
+        let mut help = Help::new(START, HelpPolicy::default(), all(START, 0));
         cry(&mut help, START, 100, 1000);
         let (credit, trust) = (help.report().credit, help.report().trust_per_mille);
         let now = START + Nanos::from_secs(100);
-        help.reset(now, 0);
+        help.reset(now, all(now, 0));
         assert_eq!(help.urgency(), Urgency::None);
         assert!(help.report().credit < credit + SECOND);
         assert!(help.report().trust_per_mille <= trust + 40);
-        assert!(help.ask(now, ask(0, Urgency::None), 0), "the count starts anew");
+        assert!(help.ask(now, ask(0, Urgency::None), all(now, 0)), "the count starts anew");
     }
 }

@@ -41,11 +41,11 @@ fn play(model: &str, has_agent: bool, seed: u64) -> (u64, u64) {
 /// A late piece puts off those after it, so with many late ones there are fewer.
 #[test]
 fn an_agent_lets_a_film_play_beside_ten_readers() {
-    for (model, most) in [("hdd", 0.1), ("sdhc", 0.2), ("emmc", 0.2)] {
+    for model in ["hdd", "sdhc", "emmc"] {
         let (pieces, late) = play(model, false, 1);
         println!("{model}, nobody tells: {late} of {pieces} late");
         let (pieces, late) = play(model, true, 1);
         println!("{model}, an agent: {late} of {pieces} late");
-        assert!(pieces > 190 && late as f64 <= most * pieces as f64, "{model}");
+        assert!(pieces >= 238 && late <= 2, "{model}");
     }
 }

@@ -41,7 +41,7 @@ fn beside(device: &str, honest: Load, guest: Guest, seconds: u64) -> Got {
             .collect()
     };
     // No credit lasts for so long.
-    run(&mut world, Nanos::from_secs(60));
+    run(&mut world, Nanos::from_secs(120));
     Got::sum(run(&mut world, Nanos::from_secs(seconds)))
 }
 
