@@ -112,8 +112,8 @@ fn a_program_that_starts_in_a_guest_is_helped_and_then_no_more() {
     let after = wait_for(&daemon, "the end of help", |figures| figures["level"] == "none");
     assert!(number(&after, "helped_ms") > 0, "{after}");
     // Whoever ends the agent finds priorities as they were.
-    let ended = "evenkeel-agent run -- sleep 1000 & sleep 1; ionice -p $!; \
-                 kill $(pidof evenkeel-agent); sleep 1; ionice -p $!";
+    let ended = "evenkeel-agent run -- sleep 1000 >/dev/null 2>&1 & sleep 1; ionice -p $!; \
+                 kill $(pidof evenkeel-agent); sleep 1; ionice -p $!; kill $!";
     let ended = guest.check(ended).unwrap();
     let lines: Vec<&str> = ended.lines().collect();
     assert!(
