@@ -18,6 +18,8 @@ use crate::child::Process;
 const START_PATIENCE: Duration = Duration::from_secs(40);
 /// How long it may take to leave.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(60);
+/// Weight of a VM of which nothing is said. One that has a section of its own has its weight there.
+const DEFAULT_WEIGHT: u32 = 100;
 
 /// One disk of a configuration.
 #[derive(Clone, Debug)]
@@ -74,7 +76,9 @@ impl PoolSpec {
         for disk in &self.disks {
             let (name, path, weight) = (&disk.name, quoted(&disk.source), disk.weight);
             let _infallible = writeln!(text, "[pools.main.disks.{name}]\npath = {path}");
-            let _infallible = writeln!(text, "weight = {weight}");
+            if weight != DEFAULT_WEIGHT {
+                let _infallible = writeln!(text, "weight = {weight}");
+            }
             if let Some(bytes) = disk.create_bytes {
                 let _infallible = writeln!(text, "create = \"{bytes}\"");
             }

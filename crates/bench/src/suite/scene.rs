@@ -228,6 +228,8 @@ fn serve(props: &Props, scenario: &Scenario) -> Result<Server> {
         settings: vec![
             ("trust".to_owned(), format!("\"{}\"", scenario.coordination.trust())),
             ("streams".to_owned(), scenario.coordination.has_streams().to_string()),
+            // Starts follow one another without a rest, which nobody does who works there.
+            ("vms".to_owned(), format!("{{ {VM} = {{ help_seconds_per_minute = 60 }} }}")),
         ],
         disks,
     };
