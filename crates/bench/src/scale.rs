@@ -245,7 +245,9 @@ fn idle(options: &ScaleOptions) -> Result<IdleRow> {
     let (start, server) = start_idle(options, options.idle)?;
     let pid = server.pid();
     let many = resident_kib(pid)?;
-    let (before, threads) = (entries(pid, "fd")?, entries(pid, "task")?);
+    // The API is opened after the disks' sockets.
+    server.status()?;
+    let (before, threads) = (steady(pid)?, entries(pid, "task")?);
     let mut kib_per_session = 0.0;
     for first in (0..options.idle).step_by(WAVE) {
         let wave = first..(first + WAVE).min(options.idle);
@@ -329,6 +331,19 @@ fn settled(pid: u32, before: usize) -> Result<usize> {
         // Sessions end when their threads have seen it.
         std::thread::sleep(Duration::from_millis(20));
         last = entries(pid, "fd")?;
+    }
+    Ok(last)
+}
+
+/// Returns how many descriptors a process has when it opens and closes none.
+fn steady(pid: u32) -> Result<usize> {
+    let mut last = entries(pid, "fd")?;
+    for _try in 0..100 {
+        std::thread::sleep(Duration::from_millis(20));
+        let before = std::mem::replace(&mut last, entries(pid, "fd")?);
+        if before == last {
+            break;
+        }
     }
     Ok(last)
 }
