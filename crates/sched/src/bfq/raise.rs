@@ -158,7 +158,10 @@ impl Bfq {
             if self.rules.raise_goes_up {
                 self.engine.forgive(self.queues[id as usize].node);
             }
-            self.lift(id);
+            if self.queues[id as usize].busy {
+                // Else it is lifted as it turns busy.
+                self.lift(id);
+            }
         }
         self.set_kind(id, kind);
         begins

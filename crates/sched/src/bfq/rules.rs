@@ -8,7 +8,7 @@ use crate::wf2q::Policy;
 /// The rules in force.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
-    /// 1: a raise lifts the groups above, and forgives their lead.
+    /// 1: a raise lifts the groups above, and sets their lead aside meanwhile.
     pub(super) raise_goes_up: bool,
     /// 2: queues of any level are raised, not only those of level 4.
     pub(super) any_level_is_raised: bool,

@@ -1,4 +1,4 @@
-//! Interactive raises: how long, how much, and what they forgive.
+//! Interactive raises: how long, and how much.
 
 use proptest::prelude::*;
 
