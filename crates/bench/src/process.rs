@@ -9,6 +9,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use evenkeel_wire::DEFAULT_WEIGHT;
 use rustix::process::Signal;
 
 use crate::child::Process;
@@ -18,8 +19,6 @@ use crate::child::Process;
 const START_PATIENCE: Duration = Duration::from_secs(40);
 /// How long it may take to leave.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(60);
-/// Weight of a VM of which nothing is said. One that has a section of its own has its weight there.
-const DEFAULT_WEIGHT: u32 = 100;
 
 /// One disk of a configuration.
 #[derive(Clone, Debug)]
@@ -76,6 +75,7 @@ impl PoolSpec {
         for disk in &self.disks {
             let (name, path, weight) = (&disk.name, quoted(&disk.source), disk.weight);
             let _infallible = writeln!(text, "[pools.main.disks.{name}]\npath = {path}");
+            // A VM with a section of its own has its weight there.
             if weight != DEFAULT_WEIGHT {
                 let _infallible = writeln!(text, "weight = {weight}");
             }

@@ -321,31 +321,29 @@ fn use_once(socket: &Path) -> Result<Client> {
     Ok(client)
 }
 
-/// Returns the number of descriptors when they are as few as before, or do not become fewer.
+/// Returns the number of descriptors when they are as few as before, or do not become fewer:
+/// sessions end when their threads have seen it.
 fn settled(pid: u32, before: usize) -> Result<usize> {
-    let mut last = entries(pid, "fd")?;
-    for _try in 0..100 {
-        if last <= before {
-            break;
-        }
-        // Sessions end when their threads have seen it.
-        std::thread::sleep(Duration::from_millis(20));
-        last = entries(pid, "fd")?;
-    }
-    Ok(last)
+    descriptors_when(pid, |_, now| now <= before)
 }
 
 /// Returns how many descriptors a process has when it opens and closes none.
 fn steady(pid: u32) -> Result<usize> {
-    let mut last = entries(pid, "fd")?;
+    descriptors_when(pid, |last, now| last == Some(now))
+}
+
+/// Counts the descriptors of a process until the last two counts are as they should be, or for two
+/// seconds: nothing tells when another process opens or closes one.
+fn descriptors_when(pid: u32, are_right: impl Fn(Option<usize>, usize) -> bool) -> Result<usize> {
+    let (mut last, mut now) = (None, entries(pid, "fd")?);
     for _try in 0..100 {
-        std::thread::sleep(Duration::from_millis(20));
-        let before = std::mem::replace(&mut last, entries(pid, "fd")?);
-        if before == last {
+        if are_right(last, now) {
             break;
         }
+        std::thread::sleep(Duration::from_millis(20));
+        (last, now) = (Some(now), entries(pid, "fd")?);
     }
-    Ok(last)
+    Ok(now)
 }
 
 /// Counts what is in a directory of a process.
