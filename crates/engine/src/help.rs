@@ -79,7 +79,7 @@ pub struct Ask {
 pub struct HelpReport {
     /// What holds now.
     pub urgency: Urgency,
-    /// Help that it could still get at once.
+    /// Time of the device that it could still have with help at once.
     pub credit: Nanos,
     /// How far it is believed, in thousandths: what part of the refill it gets.
     pub trust_per_mille: u32,
@@ -246,6 +246,7 @@ impl Help {
         if self.urgency != Urgency::None {
             let end = now.min(self.lease_ends);
             let span = end.since(self.settled);
+            // What it had behind the end of its lease was no help.
             self.spend(span, used.min(span), sectors);
             // What is earned meanwhile does not end.
             self.recover(end, span);

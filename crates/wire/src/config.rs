@@ -271,7 +271,7 @@ pub struct Vm {
     pub weight: u32,
     /// How far it is believed; none is as the pool says.
     pub trust: Option<Trust>,
-    /// Time with help that it earns per minute, in seconds.
+    /// Time of the device with help that it earns per minute, in seconds.
     pub help_seconds_per_minute: Option<u32>,
     /// Data with help that it earns per minute, in MiB.
     pub help_mib_per_minute: Option<u32>,

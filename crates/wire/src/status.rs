@@ -312,7 +312,7 @@ pub struct DiskStatus {
 pub struct HelpStatus {
     /// What holds now: `none`, `interactive` or `soft-real-time`.
     pub level: Level,
-    /// Help that it could still get at once.
+    /// Time of the device that it could still have with help at once.
     pub credit_ms: u64,
     /// How far it is believed, in thousandths: the part of its credit that refills.
     pub trust_per_mille: u32,

@@ -2,8 +2,9 @@
 //!
 //! A model of the program `evenkeel-agent`, whose rules it has: a process that starts, or reads
 //! again after it wanted nothing for two seconds, is urgent for ten seconds or 120 000 sectors; one
-//! that reads in batches, at a modest rate and with pauses, for a second after each. While it is, its requests have a priority that the host sees, and while it reads as well, the host is
-//! asked for help.
+//! that reads in batches, at a modest rate and with pauses, for a second after each. While it is, its
+//! requests have a priority that the host sees, and while it reads as well, the host is asked for
+//! help.
 //!
 //! Deliberately absent: bursts of programs, programs marked by hand, and the CPU time of
 //! the agent.
