@@ -6,7 +6,7 @@
 
 use evenkeel_sched::{Class, Nanos, Priority, QueueId};
 
-use crate::streams::{Reading, STREAMS, Seat, StreamId, Streams};
+use crate::streams::{Reading, Seat, StreamId, Streams};
 
 /// Reads the priority word of a virtio-blk header.
 ///
@@ -57,7 +57,7 @@ const PRIORITIES: usize = 24;
 /// priority and stream.
 #[derive(Clone, Debug)]
 pub(crate) struct VmQueues {
-    sync: [[Option<QueueId>; STREAMS + 1]; PRIORITIES],
+    sync: [[Option<QueueId>; StreamId::NAMES]; PRIORITIES],
     write_back: [Option<QueueId>; PRIORITIES],
     streams: Streams,
     /// Whether the guest's I/O priorities count.
@@ -67,7 +67,7 @@ pub(crate) struct VmQueues {
 impl Default for VmQueues {
     fn default() -> Self {
         Self {
-            sync: [[None; STREAMS + 1]; PRIORITIES],
+            sync: [[None; StreamId::NAMES]; PRIORITIES],
             write_back: [None; PRIORITIES],
             streams: Streams::default(),
             heeds_priority: true,
@@ -86,12 +86,16 @@ impl VmQueues {
         pos: u64,
         nr_sectors: u32,
     ) -> Reading {
-        self.streams.on_read(now, number(priority), pos, nr_sectors)
+        let reading = self.streams.on_read(now, number(priority), pos, nr_sectors);
+        if reading.settles {
+            self.settle_crowd(priority);
+        }
+        reading
     }
 
     /// Notes that such a read is over.
-    pub(crate) fn read_is_done(&mut self, now: Nanos, seat: Seat) {
-        self.streams.on_done(now, seat);
+    pub(crate) fn read_is_done(&mut self, now: Nanos, seat: Seat, priority: Priority, pos: u64) {
+        self.streams.on_done(now, seat, number(priority), pos);
     }
 
     /// Returns the place of the queue for `priority` and `sync`; only what somebody waits for is
@@ -104,10 +108,16 @@ impl VmQueues {
     ) -> &mut Option<QueueId> {
         let priority = usize::from(number(priority));
         if sync {
-            &mut self.sync[priority][stream.0.map_or(0, |id| usize::from(id) + 1)]
+            &mut self.sync[priority][place_of(stream)]
         } else {
             &mut self.write_back[priority]
         }
+    }
+
+    /// Lets the crowd keep the queue of those of whom nothing was known; they get what was the crowd's.
+    fn settle_crowd(&mut self, priority: Priority) {
+        let queues = &mut self.sync[usize::from(number(priority))];
+        queues.swap(place_of(StreamId(None)), place_of(StreamId::CROWD));
     }
 
     /// Returns every queue made so far that somebody waits for, with its priority and stream.
@@ -130,6 +140,10 @@ impl VmQueues {
     pub(crate) fn iter(&self) -> impl Iterator<Item = QueueId> {
         self.sync.as_flattened().iter().chain(&self.write_back).flatten().copied()
     }
+}
+
+fn place_of(stream: StreamId) -> usize {
+    stream.0.map_or(0, |id| usize::from(id) + 1)
 }
 
 /// Tells writes that somebody waits for from write-back.

@@ -514,7 +514,7 @@ impl Engine {
         let queues = &mut self.groups.get_mut(vm).queues;
         // Of an earlier piece.
         if let Some(seat) = slot.seat {
-            queues.read_is_done(now, seat);
+            queues.read_is_done(now, seat, slot.priority, pos);
         }
         let (op, priority, sync) = (slot.op.scheduled(), slot.priority, slot.sync);
         // What the guest itself has marked belongs together: it is what somebody waits for.

@@ -5,8 +5,7 @@
 //! one queue: each would wait for all others, and the head would travel between them with every
 //! request. The guest's kernel tells them apart by process; we see only where they read. So reads
 //! that are nearer to one another than chance explains make a *stream*, which is given a queue of
-//! its own for as long as its next reads stay near. Everything else stays together in one queue:
-//! nothing is known of it.
+//! its own for as long as its next reads stay near.
 //!
 //! What chance explains is measured: it is the usual distance of a read from the nearest place of
 //! which it is not the continuation. A read within 1 MiB is remarkable beside a reader that
@@ -15,12 +14,16 @@
 //! read would by now have come as near. The sum, less a fixed cost per read, says whether the track
 //! is a stream.
 //!
+//! What is in no stream is told apart by whether somebody has been reading in that
+//! [place](places) for long: those who have are the *crowd*, with one queue for all of them, and so
+//! a program that starts is not among them, from its first read on.
+//!
 //! A queue that was silent for long counts as a program that starts. For the queue of a stream that
 //! is wrong if its reader was merely held up, or read in another place until now; so each read
 //! also tells whether somebody who was there [returns](Reading::returns). A stream that begins is
-//! somebody new if all others have gone on since its first read, or wait: who [waits](waiting) for
-//! one read is not who asks for another. While all others wait, and as many as usual, the first read
-//! is enough to tell.
+//! somebody new if it begins where nobody has been for long, and all others have gone on since its
+//! first read, or wait: a process that waits for one read does not begin another. The crowd is
+//! never new.
 //!
 //! Deliberately absent: strides, and streams that read backwards; writes, which a guest's page
 //! cache has mixed before we see them.
@@ -30,12 +33,11 @@
 //! Prefetching in a Shared Cache", FAST 2007); the sum is a sequential probability ratio test
 //! (A. Wald, "Sequential Tests of Statistical Hypotheses", 1945).
 
-mod waiting;
+mod places;
 
 use evenkeel_sched::Nanos;
 
-pub(crate) use waiting::Seat;
-use waiting::Waiting;
+use places::{Mib, Places, Reader};
 
 /// Streams of one VM at a time.
 pub(crate) const STREAMS: usize = 8;
@@ -81,9 +83,32 @@ const MEMORY: i32 = 16;
 /// may be somebody new.
 const SILENCE: Nanos = Nanos::from_secs(2);
 
-/// Names a stream of a VM; none is the rest.
+/// Names a stream of a VM; none is those of whom nothing is known.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct StreamId(pub(crate) Option<u8>);
+
+impl StreamId {
+    /// Those who have been reading here and there for long.
+    pub(crate) const CROWD: Self = Self(Some(8));
+    /// How many names there are.
+    pub(crate) const NAMES: usize = STREAMS + 2;
+}
+
+/// Where a read counts: in a stream, or at its place among those in none.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Seat(u8);
+
+impl Seat {
+    const AT_A_PLACE: Self = Self(u8::MAX);
+
+    const fn of_stream(stream: u8) -> Self {
+        Self(stream)
+    }
+
+    fn stream(self) -> Option<u8> {
+        (self != Self::AT_A_PLACE).then_some(self.0)
+    }
+}
 
 /// What a read turns out to be.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -93,6 +118,9 @@ pub(crate) struct Reading {
     /// Its queue has long been silent, and yet nothing starts: a reader goes on that was in another
     /// queue meanwhile, or was held up.
     pub(crate) returns: bool,
+    /// It is the first of the crowd, which until now was among those of whom nothing was known, and
+    /// keeps their queue: whoever comes next is new.
+    pub(crate) settles: bool,
     /// Where it counts until it is [done](Streams::on_done), unless it tells nothing.
     pub(crate) seat: Option<Seat>,
 }
@@ -100,8 +128,8 @@ pub(crate) struct Reading {
 impl Reading {
     /// Returns the read with which a stream begins.
     fn begins(stream: u8, returns: bool) -> Self {
-        let seat = Some(Seat::of_stream(usize::from(stream)));
-        Self { stream: StreamId(Some(stream)), returns, seat }
+        let seat = Some(Seat::of_stream(stream));
+        Self { stream: StreamId(Some(stream)), returns, settles: false, seat }
     }
 }
 
@@ -116,14 +144,12 @@ pub(crate) struct Streams {
     spread: i32,
     /// The last read.
     last: Option<Nanos>,
-    /// Reads so far that belonged to no stream, and the last of those whose reader still has none.
-    rest: u64,
-    last_of_rest: Option<Nanos>,
-    /// Since when there was no [`SILENCE`] between two reads in which nobody waited.
-    awake_since: Nanos,
-    /// When a stream last began with its first read.
-    last_guess: Option<Nanos>,
-    waiting: Waiting,
+    /// The last read of those who read here and there for long.
+    last_of_crowd: Option<Nanos>,
+    places: Places,
+    /// Reads of each stream that are under way. A stream that takes the place of another inherits
+    /// its reads.
+    under_way: [u32; STREAMS],
 }
 
 /// A place that has been read, and where it may go on.
@@ -139,13 +165,6 @@ struct Track {
     done: Nanos,
     /// When the first read was.
     first: Nanos,
-    /// Whether other reads belonged to no stream in the [`SILENCE`] before, and how many up to then.
-    had_company: bool,
-    rest_at_first: u64,
-    /// How many reads outside of streams were usually under way when the first read came.
-    waited_at_first: u32,
-    /// Whether another read was under way when one of them came: one reader alone does not do that.
-    met_others: bool,
     /// Loose reads of the VM up to the last read.
     loose: u64,
     /// Evidence that the reads belong together.
@@ -167,10 +186,6 @@ impl Track {
         last: Nanos::ORIGIN,
         done: Nanos::ORIGIN,
         first: Nanos::ORIGIN,
-        had_company: false,
-        rest_at_first: 0,
-        waited_at_first: 0,
-        met_others: false,
         loose: 0,
         score: 0,
         reads: 0,
@@ -259,11 +274,9 @@ impl Default for Streams {
             loose: 0,
             spread: FIRST_SPREAD * MEMORY,
             last: None,
-            rest: 0,
-            last_of_rest: None,
-            awake_since: Nanos::ORIGIN,
-            last_guess: None,
-            waiting: Waiting::default(),
+            last_of_crowd: None,
+            places: Places::default(),
+            under_way: [0; STREAMS],
         }
     }
 }
@@ -280,17 +293,21 @@ impl Streams {
         nr_sectors: u32,
     ) -> Reading {
         let reading = self.look(now, priority, sector, nr_sectors);
-        if let Some(seat) = reading.seat {
-            self.waiting.begin(now, seat);
+        if let Some(stream) = reading.seat.and_then(Seat::stream) {
+            self.under_way[usize::from(stream)] += 1;
         }
         reading
     }
 
-    /// Notes that a read is over.
-    pub(crate) fn on_done(&mut self, now: Nanos, seat: Seat) {
-        self.waiting.end(now, seat);
+    /// Notes that a read at `sector`, or near it, is over.
+    pub(crate) fn on_done(&mut self, now: Nanos, seat: Seat, priority: u8, sector: u64) {
         if let Some(stream) = seat.stream() {
+            let stream = usize::from(stream);
+            // Reads from before streams were forgotten are not counted.
+            self.under_way[stream] = self.under_way[stream].saturating_sub(1);
             self.streams[stream].done = now;
+        } else {
+            self.places.end(now, priority, Mib::of(sector));
         }
     }
 
@@ -306,16 +323,10 @@ impl Streams {
             self.loose += 1;
             read.loose += 1;
         }
-        self.waiting.turn(now);
         let somebody_reads = is_within(self.last.replace(now), now);
-        // Who waits for long is not silent.
-        if !somebody_reads && !self.waiting.does_anybody() {
-            self.awake_since = now;
-        }
         if in_stream.is_some() {
             let silent = somebody_reads && !is_within(Some(self.streams[place].last), now);
-            let was_held_up =
-                self.waiting.waits(place) || is_within(Some(self.streams[place].done), now);
+            let was_held_up = self.waits(place) || is_within(Some(self.streams[place].done), now);
             if silent && !was_held_up && !self.do_all_wait(place, priority, now) {
                 return self.doubt(&read, place);
             }
@@ -323,97 +334,81 @@ impl Streams {
             let returns = silent && was_held_up;
             // Somebody else's may be near by chance, and its reader waits for this one no longer.
             let may_be_chance = track.is_in_order() && track.distance(sector) > 0;
-            let seat = (!may_be_chance).then_some(Seat::of_stream(place));
+            let seat = (!may_be_chance).then_some(Seat::of_stream(index(place)));
             read.join(track, evidence);
             if track.score < 0 {
                 *track = Track::UNUSED;
             }
-            return Reading { stream: StreamId(Some(index(place))), returns, seat };
+            let stream = StreamId(Some(index(place)));
+            return Reading { stream, returns, settles: false, seat };
         }
         if found.is_some() {
-            let others_wait = self.waiting.do_others(Seat::of_candidate(place));
             let track = &mut self.candidates[place];
             read.join(track, evidence);
-            track.met_others |= others_wait;
             track.score = track.score.max(0);
             if track.score >= BEGIN {
                 let begun = core::mem::replace(track, Track::UNUSED);
                 if let Some(stream) = self.begin(now, begun) {
-                    let returns = somebody_reads && !self.is_somebody_new(stream, place);
-                    // As far as we know it was the only one there.
-                    self.last_of_rest = None;
-                    return Reading::begins(stream, returns);
+                    let is_new = !self.places.is_familiar(priority, Mib::of(sector))
+                        && self.is_somebody_new(stream);
+                    return Reading::begins(stream, somebody_reads && !is_new);
                 }
             }
+        } else {
+            self.remember(&read, 0);
         }
-        if found.is_none()
-            && let Some(stream) = self.guess(&read)
-        {
-            return Reading::begins(stream, false);
-        }
-        let candidate = if found.is_some() { place } else { self.remember(&read, 0) };
-        self.leave_to_rest(now, candidate)
+        self.leave_to_rest(&read)
     }
 
-    /// Puts a read to the rest, as one of a candidate.
-    fn leave_to_rest(&mut self, now: Nanos, candidate: usize) -> Reading {
-        self.rest += 1;
-        self.last_of_rest = Some(now);
-        let seat = Some(Seat::of_candidate(candidate));
-        Reading { stream: StreamId(None), returns: false, seat }
-    }
-
-    /// Lets a read that is near nothing begin a stream if it must be somebody new's: all others
-    /// wait, and as many as usual. Only now and then, since what asks for several reads at a time
-    /// may ask for more than usual.
-    fn guess(&mut self, read: &Read) -> Option<u8> {
-        let Read { now, priority, .. } = *read;
-        let is_settled = !is_within(Some(self.awake_since), now);
-        if !is_settled
-            || is_within(self.last_guess, now)
-            || !self.do_all_wait(STREAMS, priority, now)
-        {
-            return None;
+    /// Puts a read to those in no stream: to the crowd where somebody has been reading for long.
+    fn leave_to_rest(&mut self, read: &Read) -> Reading {
+        let (now, priority, at) = (read.now, read.priority, Mib::of(read.sector));
+        let seat = Some(Seat::AT_A_PLACE);
+        let reader = self.places.begin(now, priority, at);
+        if reader == Reader::Unknown {
+            return Reading { seat, ..Reading::default() };
         }
-        self.last_guess = Some(now);
-        self.begin(now, self.track(read, BEGIN))
+        let returns = !is_within(self.last_of_crowd.replace(now), now);
+        let settles = returns && reader == Reader::Settled;
+        Reading { stream: StreamId::CROWD, returns, settles, seat }
     }
 
     /// Takes a read that goes on where a stream ended long ago for the first of a stream that may
     /// begin: whether it is somebody new will be seen by who else reads meanwhile.
     fn doubt(&mut self, read: &Read, place: usize) -> Reading {
         self.streams[place] = Track::UNUSED;
-        let candidate = self.remember(read, BEGIN - JOIN_AGAIN);
-        self.leave_to_rest(read.now, candidate)
+        self.remember(read, BEGIN - JOIN_AGAIN);
+        self.leave_to_rest(read)
     }
 
-    /// Returns whether all who have read lately, but for the stream at `place`, wait.
+    /// Returns whether a stream waits for a read.
+    const fn waits(&self, stream: usize) -> bool {
+        self.under_way[stream] > 0
+    }
+
+    /// Returns whether all streams that have read lately, but for the one at `place`, wait.
     fn do_all_wait(&self, place: usize, priority: u8, now: Nanos) -> bool {
         let mut others = self.streams.iter().zip(0..).filter(|(_, other)| *other != place);
         others.all(|(track, other)| {
             track.priority != priority
                 || !is_within(Some(track.last.max(track.done)), now)
-                || self.waiting.waits(other)
-        }) && self.waiting.rest() >= self.waiting.usual()
+                || self.waits(other)
+        })
     }
 
-    /// Returns whether the stream that has just begun, at `candidate`, is read by somebody who did
-    /// not read before: all who did have gone on since its first read, or wait. Otherwise one of
-    /// them has turned to another file.
-    fn is_somebody_new(&self, begun: u8, candidate: usize) -> bool {
+    /// Returns whether the stream that has just begun is read by somebody who read no other stream
+    /// before: all who did have gone on since its first read, or wait. Otherwise one of them has
+    /// turned to another file.
+    fn is_somebody_new(&self, begun: u8) -> bool {
         let begun = &self.streams[usize::from(begun)];
         let has_gone_on = |(place, track): (usize, &Track)| {
             let was_there = track.priority == begun.priority && track.first < begun.first;
             !was_there
                 || !is_within(Some(track.last), begun.first)
                 || track.last >= begun.first
-                || self.waiting.waits(place)
+                || self.waits(place)
         };
-        let rest = self.rest - begun.rest_at_first;
-        let rest_has_gone_on = !begun.had_company
-            || (begun.met_others && rest >= u64::from(begun.reads))
-            || self.waiting.rest_without(candidate) >= begun.waited_at_first;
-        rest_has_gone_on && self.streams.iter().enumerate().all(has_gone_on)
+        self.streams.iter().enumerate().all(has_gone_on)
     }
 
     /// Learns from a read how far apart reads are that have nothing to do with one another.
@@ -435,35 +430,23 @@ impl Streams {
         }
     }
 
-    /// Makes a read that is near nothing a candidate, in the place of the one read longest ago;
-    /// returns the place.
-    fn remember(&mut self, read: &Read, score: i32) -> usize {
-        let places = self.candidates.iter().zip(0..);
-        let longest_ago = places.min_by_key(|(track, _)| (track.is_used(), track.last));
-        let (_, place) = longest_ago.expect("there are places");
-        self.candidates[place] = self.track(read, score);
-        place
-    }
-
-    /// Returns the track that a read begins.
-    fn track(&self, read: &Read, score: i32) -> Track {
+    /// Makes a read that is near nothing a candidate, in the place of the one read longest ago.
+    fn remember(&mut self, read: &Read, score: i32) {
         let Read { now, priority, end, loose, .. } = *read;
-        Track {
+        let candidates = self.candidates.iter_mut();
+        let longest_ago = candidates.min_by_key(|track| (track.is_used(), track.last));
+        *longest_ago.expect("there are places") = Track {
             end,
             aside: end,
             last: now,
             done: now,
             first: now,
-            had_company: is_within(self.last_of_rest, now),
-            rest_at_first: self.rest,
-            waited_at_first: self.waiting.usual(),
-            met_others: self.waiting.does_anybody(),
             loose,
             score,
             reads: 1,
             in_order: 0,
             priority,
-        }
+        };
     }
 
     /// Gives a new stream a place that was never used, or of one that has proved nothing, or was

@@ -35,8 +35,13 @@ struct World {
 
 impl World {
     fn new(kind: Kind, vms: usize) -> Self {
+        Self::tuned(kind, vms, |_| ())
+    }
+
+    fn tuned(kind: Kind, vms: usize, tune: impl FnOnce(&mut ElevatorConfig)) -> Self {
         let now = Nanos::from_secs(1000);
-        let elevator = ElevatorConfig { kind, rotational: true, ..ElevatorConfig::default() };
+        let mut elevator = ElevatorConfig { kind, rotational: true, ..ElevatorConfig::default() };
+        tune(&mut elevator);
         let config = EngineConfig { elevator, depth: 1, blocks: BlockConfig::default() };
         let mut engine = Engine::new(now, &config);
         let weight = Weight::new(100).expect("in range");
@@ -166,15 +171,17 @@ fn within_a_helped_vm_marked_requests_go_first() {
 #[test]
 fn the_first_read_of_a_program_is_helped_before_anybody_can_mark_it() {
     let waits = |is_asked: bool| {
-        let mut world = World::new(Kind::Bfq, 6);
+        let lasts = Nanos::from_secs(3);
+        let mut world = World::tuned(Kind::Bfq, 6, |elevator| elevator.bfq.wr_max_time = lasts);
         (1..6).for_each(|disk| world.reader(disk, PLAIN, 4));
         world.trust(0);
         world.marked = true;
         world.run_for(Nanos::from_secs(60));
         world.take();
-        // Not silent for so long that it counts as a program that starts.
+        // Not silent for so long that it counts as a program that starts any more, and not there for
+        // so long that it is known.
         world.reader(0, PLAIN, 1);
-        world.run_for(Nanos::from_secs(60));
+        world.run_for(Nanos::from_secs(8));
         world.history.clear();
         if is_asked {
             world.ask(0, Urgency::Interactive);

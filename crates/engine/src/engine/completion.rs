@@ -117,7 +117,8 @@ impl Engine {
         slot.completed = now;
         let disk = self.disks[slot.disk.0 as usize].as_mut().expect(KNOWN_DISK);
         if let Some(seat) = slot.seat {
-            self.groups.get_mut(disk.vm).queues.read_is_done(now, seat);
+            let (queues, pos) = (&mut self.groups.get_mut(disk.vm).queues, disk.base + slot.sector);
+            queues.read_is_done(now, seat, slot.priority, pos);
         }
         let figures = &mut disk.figures;
         let sectors = u64::from(slot.nr_sectors);

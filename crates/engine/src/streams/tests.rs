@@ -11,14 +11,19 @@ fn at_ms(ms: u64) -> Nanos {
 /// Lets somebody read whose reads are done before anybody else's come.
 fn look(streams: &mut Streams, now: Nanos, sector: u64, nr_sectors: u32) -> Reading {
     let reading = streams.on_read(now, 12, sector, nr_sectors);
-    done(streams, now, reading);
+    done(streams, now, reading, sector);
     reading
 }
 
-fn done(streams: &mut Streams, now: Nanos, reading: Reading) {
+fn done(streams: &mut Streams, now: Nanos, reading: Reading, sector: u64) {
     if let Some(seat) = reading.seat {
-        streams.on_done(now, seat);
+        streams.on_done(now, seat, 12, sector);
     }
+}
+
+/// Returns whether a read belongs to a stream, so to neither the crowd nor the unknown.
+fn is_in_stream(reading: Reading) -> bool {
+    reading.stream != StreamId(None) && reading.stream != StreamId::CROWD
 }
 
 /// Reads 128 KiB at each of `places`, 1 ms apart.
@@ -127,7 +132,7 @@ fn reads_at_random_make_hardly_a_stream_however_small_the_file() {
         let told_apart = (0..20_000)
             .filter(|read| {
                 let sector = random(mib * MIB / 8) * 8;
-                look(&mut streams, at_ms(read * 10), sector, 8).stream != StreamId(None)
+                is_in_stream(look(&mut streams, at_ms(read * 10), sector, 8))
             })
             .count();
         assert!(told_apart < 40, "{mib} MiB: {told_apart} of 20 000");
@@ -140,7 +145,7 @@ fn two_readers_at_random_far_apart_make_hardly_a_stream() {
     let told_apart = (0..20_000)
         .filter(|read| {
             let sector = (read % 2) * 100_000 * MIB + random(64 * MIB / 8) * 8;
-            look(&mut streams, at_ms(read * 10), sector, 8).stream != StreamId(None)
+            is_in_stream(look(&mut streams, at_ms(read * 10), sector, 8))
         })
         .count();
     assert!(told_apart < 100, "{told_apart} of 20 000");
@@ -159,8 +164,8 @@ fn a_program_that_loads_its_files_beside_random_readers_becomes_a_stream() {
             look(&mut streams, at, random(320 * MIB / 8) * 8, 8);
         }
         let file = 600 * MIB + random(2 * MIB / 8) * 8;
-        let id = look(&mut streams, at_ms(10_000 + read * 50 + 49), file, 32).stream;
-        told_apart += u32::from(id != StreamId(None));
+        let reading = look(&mut streams, at_ms(10_000 + read * 50 + 49), file, 32);
+        told_apart += u32::from(is_in_stream(reading));
     }
     assert!(told_apart > 150, "{told_apart} of 200");
 }
@@ -173,7 +178,7 @@ fn where_a_stream_has_ended_a_random_read_does_not_revive_it() {
     let revived = (0..10_000)
         .filter(|read| {
             let sector = random(320 * MIB / 8) * 8;
-            look(&mut streams, at_ms(2000 + read * 10), sector, 8).stream != StreamId(None)
+            is_in_stream(look(&mut streams, at_ms(2000 + read * 10), sector, 8))
         })
         .count();
     assert!(revived < 20, "{revived} of 10 000");
@@ -202,7 +207,7 @@ fn who_is_held_up_and_who_turns_to_another_file_starts_nothing() {
     for index in 50..300 {
         assert!(!look(&mut streams, at_ms(index * 20), index * 256, 256).returns, "read {index}");
     }
-    done(&mut streams, at_ms(6000), held_up);
+    done(&mut streams, at_ms(6000), held_up, 1000 * MIB);
     let second = look(&mut streams, at_ms(6001), 1000 * MIB + 51 * 256, 256);
     assert!(second.returns && second.stream == StreamId(Some(1)));
     // It turns to another file while the first goes on.
@@ -228,69 +233,104 @@ fn two_readers(streams: &mut Streams) -> Reading {
     streams.on_read(at_ms(41_005), 12, 1000 * MIB + 2000 * 256, 256)
 }
 
-#[test]
-fn who_reads_while_all_others_wait_starts_with_the_first_read() {
-    let mut streams = Streams::default();
-    two_readers(&mut streams);
-    // The first reader may be the one that reads elsewhere now.
-    let elsewhere = look(&mut streams.clone(), at_ms(41_010), 3000 * MIB, 8);
-    assert_eq!(elsewhere.stream, StreamId(None));
-    streams.on_read(at_ms(41_015), 12, 2000 * 256, 256);
-    let start = look(&mut streams, at_ms(41_020), 6000 * MIB, 8);
-    assert!(start.stream == StreamId(Some(2)) && !start.returns);
-    // A second one so soon is too much to believe.
-    assert_eq!(look(&mut streams, at_ms(41_030), 9000 * MIB, 8).stream, StreamId(None));
-}
-
-#[test]
-fn as_many_at_random_as_ever_are_nobody_new() {
-    let mut streams = Streams::default();
-    let mut random = dice(2);
-    let mut under_way = std::collections::VecDeque::new();
-    for ms in 0..30_000 {
+/// Lets four programs read at random for half a minute, one read each at a time, at `sector` of a
+/// number that looks random; returns their last reads, which are still under way.
+fn four_at_random(
+    streams: &mut Streams,
+    sector: impl Fn(u64) -> u64,
+) -> std::collections::VecDeque<(u64, Reading)> {
+    let (mut random, mut under_way) = (dice(2), std::collections::VecDeque::new());
+    let mut settled = 0;
+    for read in 0..3000 {
+        let now = at_ms(read * 10);
         if under_way.len() == 4 {
-            let oldest = under_way.pop_front().expect("four");
-            done(&mut streams, at_ms(ms), oldest);
+            let (sector, oldest) = under_way.pop_front().expect("four");
+            done(streams, now, oldest, sector);
         }
-        let reading = streams.on_read(at_ms(ms), 12, random(4096 * MIB / 8) * 8, 8);
-        assert!(reading.stream == StreamId(None), "at {ms} ms");
-        under_way.push_back(reading);
+        let sector = sector(random(u64::MAX));
+        let reading = streams.on_read(now, 12, sector, 8);
+        let expected = [StreamId::CROWD, StreamId(None)];
+        assert!(expected.contains(&reading.stream), "read {read}: {reading:?}");
+        assert!(read < 1600 || reading.stream == StreamId::CROWD, "read {read}: {reading:?}");
+        settled += u32::from(reading.settles);
+        under_way.push_back((sector, reading));
     }
-    // A fifth one at a time is.
-    let fifth = streams.on_read(at_ms(30_000), 12, 100_000 * MIB, 8);
-    assert!(fifth.stream == StreamId(Some(0)) && !fifth.returns);
+    assert_eq!(settled, 1, "they take their queue with them once");
+    under_way
 }
 
 #[test]
-fn a_start_is_noticed_after_all_have_waited_for_long() {
+fn who_reads_where_nobody_was_is_not_of_the_crowd_however_long_that_is_held_up() {
     let mut streams = Streams::default();
-    let mut random = dice(5);
-    let mut under_way = std::collections::VecDeque::new();
-    let mut ms = 0;
-    for round in 0..20_000 {
-        // For five seconds nobody is served.
-        ms += if round == 19_990 { 5_000 } else { 1 };
-        if under_way.len() == 4 {
-            let oldest = under_way.pop_front().expect("four");
-            done(&mut streams, at_ms(ms), oldest);
-        }
-        let sector = (4096 * MIB + random(1024 * MIB / 8)) * 8;
-        under_way.push_back(streams.on_read(at_ms(ms), 12, sector, 8));
+    // Two files of 1 GiB.
+    let crowd =
+        |number: u64| (number % 2 * 8192 + 10_000) * MIB + number / 2 % (1024 * MIB / 8) * 8;
+    let under_way = four_at_random(&mut streams, crowd);
+    // For five seconds nobody but the program that starts is served.
+    let mut random = dice(9);
+    for read in 0..100 {
+        let at = look(&mut streams, at_ms(30_000 + read * 50), random(8192 * MIB / 8) * 8, 8);
+        assert!(at.stream != StreamId::CROWD && !at.returns, "read {read}: {at:?}");
     }
-    let start = streams.on_read(at_ms(ms + 10), 12, 0, 8);
-    assert_eq!((start.stream, start.returns), (StreamId(Some(0)), false));
+    for (sector, reading) in under_way {
+        done(&mut streams, at_ms(35_000), reading, sector);
+        let next = streams.on_read(at_ms(35_000), 12, crowd(sector), 8);
+        assert_eq!(next.stream, StreamId::CROWD);
+    }
 }
 
 #[test]
-fn a_guest_that_asks_for_very_much_at_a_time_is_counted_right() {
+fn the_crowd_that_comes_back_to_its_queue_starts_nothing() {
     let mut streams = Streams::default();
-    let mut random = dice(4);
-    let readings: Vec<Reading> = (0..100_000)
-        .map(|_| streams.on_read(at_ms(1), 12, random(100_000 * MIB / 8) * 8, 8))
-        .collect();
-    assert!(streams.waiting.rest() > 90_000);
-    readings.into_iter().for_each(|reading| done(&mut streams, at_ms(2), reading));
-    assert_eq!(streams.waiting.rest(), 0);
+    let crowd = |number: u64| 10_000 * MIB + number % (1024 * MIB / 8) * 8;
+    for (sector, reading) in four_at_random(&mut streams, crowd) {
+        done(&mut streams, at_ms(36_000), reading, sector);
+    }
+    let back = look(&mut streams, at_ms(36_001), crowd(77), 8);
+    assert!(back.stream == StreamId::CROWD && back.returns);
+    let next = look(&mut streams, at_ms(36_002), crowd(7777), 8);
+    assert!(next.stream == StreamId::CROWD && !next.returns);
+}
+
+#[test]
+fn who_reads_all_over_a_large_disk_becomes_the_crowd() {
+    let mut streams = Streams::default();
+    let crowd = |number: u64| number % (4_000_000 * MIB / 8) * 8;
+    let mut random = dice(3);
+    let told_apart = |streams: &mut Streams,
+                      random: &mut dyn FnMut(u64) -> u64,
+                      reads: core::ops::Range<u64>| {
+        let all = reads.end - reads.start;
+        let reads = reads.map(|read| look(streams, at_ms(read * 10), crowd(random(u64::MAX)), 8));
+        all - reads.filter(|read| read.stream == StreamId::CROWD).count() as u64
+    };
+    told_apart(&mut streams, &mut random, 0..3000);
+    let unknown = told_apart(&mut streams, &mut random, 3000..6000);
+    assert!(unknown < 300, "{unknown} of 3000");
+}
+
+#[test]
+fn a_guest_of_many_priorities_has_them_mixed_up_and_nothing_else() {
+    let (mut streams, mut random) = (Streams::default(), dice(6));
+    for ms in 0..60_000 {
+        let priority = u8::try_from(random(24)).expect("below 24");
+        let sector = random(100_000 * MIB / 8) * 8;
+        let reading = streams.on_read(at_ms(ms), priority, sector, 8);
+        if let Some(seat) = reading.seat {
+            streams.on_done(at_ms(ms), seat, priority, sector);
+        }
+    }
+}
+
+#[test]
+fn a_place_is_forgotten_when_nobody_has_read_there_for_a_while() {
+    let mut streams = Streams::default();
+    let crowd = |number: u64| 10_000 * MIB + number % (1024 * MIB / 8) * 8;
+    for (sector, reading) in four_at_random(&mut streams, crowd) {
+        done(&mut streams, at_ms(30_000), reading, sector);
+    }
+    let later = look(&mut streams, at_ms(60_000), crowd(1), 8);
+    assert!(later.stream == StreamId(None) && !later.returns);
 }
 
 #[test]
@@ -315,7 +355,7 @@ fn where_a_stream_ended_long_ago_somebody_new_begins_one() {
         look(&mut streams, at_ms(index), 5000 * MIB + index * 256, 256);
     }
     let held_up = two_readers(&mut streams);
-    done(&mut streams, at_ms(41_006), held_up);
+    done(&mut streams, at_ms(41_006), held_up, 1000 * MIB);
     let reads: Vec<Reading> =
         (0..4).map(|index| look(&mut streams, at_ms(41_010 + index), again(index), 256)).collect();
     let begun = reads.iter().find(|read| read.stream.0.is_some());
@@ -378,5 +418,5 @@ fn who_comes_beside_a_reader_of_a_file_starts_with_the_first_read() {
         look(&mut streams, at_ms(index * 10), index * 256, 256);
     }
     let scattered = look(&mut streams, at_ms(4000), 3000 * MIB, 8);
-    assert_eq!(scattered, Reading { stream: StreamId(None), returns: false, seat: scattered.seat });
+    assert_eq!(scattered, Reading { seat: scattered.seat, ..Reading::default() });
 }
