@@ -452,11 +452,15 @@ impl Streams {
     /// Gives a new stream a place that was never used, or of one that has proved nothing, or was
     /// abandoned; if there is none, it has to wait, and its reads are forgotten.
     fn begin(&mut self, now: Nanos, begun: Track) -> Option<u8> {
-        let places = self.streams.iter_mut().enumerate();
-        let key =
-            |(_, track): &(usize, &mut Track)| (track.is_used(), track.is_proved(), track.last);
-        let (place, track) = places.min_by_key(key).expect("there are places");
-        if track.is_proved() && now.since(track.last) <= ABANDONED {
+        let places = self.streams.iter_mut().zip(self.under_way).enumerate();
+        // Who waits has not gone, however long it takes.
+        let (place, (track, waiting)) = places
+            .min_by_key(|(_, (track, waiting))| {
+                (track.is_used(), track.is_proved(), *waiting > 0, track.last.max(track.done))
+            })
+            .expect("there are places");
+        let is_abandoned = waiting == 0 && now.since(track.last.max(track.done)) > ABANDONED;
+        if track.is_proved() && !is_abandoned {
             return None;
         }
         *track = begun;

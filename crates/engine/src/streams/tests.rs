@@ -105,6 +105,27 @@ fn a_stream_keeps_its_place_until_it_is_abandoned() {
 }
 
 #[test]
+fn a_stream_that_waits_keeps_its_place_however_long_it_takes() {
+    let mut streams = Streams::default();
+    let places = u64::try_from(STREAMS).unwrap();
+    let file = |stream: u64, read: u64| stream * 100 * MIB + read * 256;
+    for stream in 0..places {
+        let reads: Vec<u64> = (0..8).map(|index| file(stream, index)).collect();
+        read(&mut streams, stream * 8, &reads);
+    }
+    let waiting: Vec<Reading> =
+        (0..places).map(|stream| streams.on_read(at_ms(70), 12, file(stream, 8), 256)).collect();
+    let other = |read: u64| 9000 * MIB + read * 256;
+    assert_eq!(read(&mut streams, 5000, &[other(0), other(1), other(2)]), [None; 3]);
+    // Nor does it go to others in the moment in which it has been served.
+    for (stream, reading) in (0..).zip(waiting) {
+        done(&mut streams, at_ms(6000), reading, file(stream, 8));
+    }
+    assert_eq!(read(&mut streams, 6001, &[other(3), other(4)]), [None; 2]);
+    assert_eq!(read(&mut streams, 6003, &[file(3, 9)]), [Some(3)]);
+}
+
+#[test]
 fn what_came_near_by_chance_takes_no_place_from_a_stream() {
     let mut streams = Streams::default();
     let reads: Vec<u64> = (0..8).map(|read| read * 256).collect();
