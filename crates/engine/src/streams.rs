@@ -144,8 +144,6 @@ pub(crate) struct Streams {
     spread: i32,
     /// The last read.
     last: Option<Nanos>,
-    /// The last read of those who read here and there for long.
-    last_of_crowd: Option<Nanos>,
     places: Places,
     /// Reads of each stream that are under way. A stream that takes the place of another inherits
     /// its reads.
@@ -274,7 +272,6 @@ impl Default for Streams {
             loose: 0,
             spread: FIRST_SPREAD * MEMORY,
             last: None,
-            last_of_crowd: None,
             places: Places::default(),
             under_way: [0; STREAMS],
         }
@@ -364,13 +361,12 @@ impl Streams {
     fn leave_to_rest(&mut self, read: &Read) -> Reading {
         let (now, priority, at) = (read.now, read.priority, Mib::of(read.sector));
         let seat = Some(Seat::AT_A_PLACE);
-        let reader = self.places.begin(now, priority, at);
-        if reader == Reader::Unknown {
-            return Reading { seat, ..Reading::default() };
+        match self.places.begin(now, priority, at) {
+            Reader::Unknown => Reading { seat, ..Reading::default() },
+            Reader::Crowd { returns, settles } => {
+                Reading { stream: StreamId::CROWD, returns, settles, seat }
+            }
         }
-        let returns = !is_within(self.last_of_crowd.replace(now), now);
-        let settles = returns && reader == Reader::Settled;
-        Reading { stream: StreamId::CROWD, returns, settles, seat }
     }
 
     /// Takes a read that goes on where a stream ended long ago for the first of a stream that may
@@ -449,18 +445,19 @@ impl Streams {
         };
     }
 
-    /// Gives a new stream a place that was never used, or of one that has proved nothing, or was
-    /// abandoned; if there is none, it has to wait, and its reads are forgotten.
+    /// Gives a new stream a place that was never used, or abandoned, or of one that has proved nothing;
+    /// if there is none, it has to wait, and its reads are forgotten.
     fn begin(&mut self, now: Nanos, begun: Track) -> Option<u8> {
         let places = self.streams.iter_mut().zip(self.under_way).enumerate();
-        // Who waits has not gone, however long it takes.
-        let (place, (track, waiting)) = places
-            .min_by_key(|(_, (track, waiting))| {
-                (track.is_used(), track.is_proved(), *waiting > 0, track.last.max(track.done))
-            })
-            .expect("there are places");
-        let is_abandoned = waiting == 0 && now.since(track.last.max(track.done)) > ABANDONED;
-        if track.is_proved() && !is_abandoned {
+        let keys = places.map(|(place, (track, waiting))| {
+            let last = track.last.max(track.done);
+            // Who waits has not gone, however long it takes.
+            let is_there = track.is_used() && (waiting > 0 || now.since(last) <= ABANDONED);
+            ((is_there, is_there && track.is_proved(), last), place, track)
+        });
+        let ((_, is_kept, _), place, track) =
+            keys.min_by_key(|&(key, ..)| key).expect("there are places");
+        if is_kept {
             return None;
         }
         *track = begun;

@@ -22,8 +22,12 @@ const NEAR_MIB: u32 = 16;
 const LOOSENESS: u32 = 8;
 /// Seconds that are remembered: longer than most programs take to start.
 const SECONDS: u32 = 12;
-/// Who read, or waited, in so many of them has been there for long.
+/// Who read, or waited, in so many of them has been there for long; and is still known as long as it
+/// is so many.
 const FAMILIAR: u32 = 11;
+const STILL_FAMILIAR: u32 = 8;
+/// The present second and two before: who was silent for so long may come back to something new.
+const LATELY: u32 = 0b111;
 
 /// A position, in MiB: exact enough for places, and small.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -41,10 +45,13 @@ impl Mib {
 pub(super) enum Reader {
     /// Nobody knows: it is there for the first time, or has not been for long.
     Unknown,
-    /// Somebody who has just been there for long enough.
-    Settled,
-    /// Somebody who has been there for long.
-    Familiar,
+    /// Somebody of the crowd, who has been there for long.
+    Crowd {
+        /// Nobody of it has read lately.
+        returns: bool,
+        /// There was no crowd until now.
+        settles: bool,
+    },
 }
 
 /// The places of one VM.
@@ -107,7 +114,7 @@ impl Place {
     }
 
     const fn is_familiar(&self) -> bool {
-        self.seconds.count_ones() >= FAMILIAR
+        self.seconds.count_ones() >= if self.was_familiar { STILL_FAMILIAR } else { FAMILIAR }
     }
 
     const fn is_forgotten(&self) -> bool {
@@ -140,6 +147,12 @@ impl Places {
                 Place { first: at.0, last: at.0, at: second, priority, ..Place::FREE };
             free
         });
+        let is_crowds = |place: &&Place| {
+            place.priority == priority && place.was_familiar && place.is_familiar()
+        };
+        let mut crowd = self.places.iter().filter(is_crowds);
+        let (settles, returns) =
+            (crowd.clone().next().is_none(), !crowd.any(|place| place.seconds & LATELY != 0));
         let place = &mut self.places[index];
         (place.first, place.last) = (place.first.min(at.0), place.last.max(at.0));
         place.reads = place.reads.saturating_add(1);
@@ -147,13 +160,8 @@ impl Places {
         place.seconds |= 1;
         self.meet(index);
         let place = &mut self.places[index];
-        let is_familiar = place.is_familiar();
-        let was_familiar = core::mem::replace(&mut place.was_familiar, is_familiar);
-        match (was_familiar, is_familiar) {
-            (_, false) => Reader::Unknown,
-            (false, true) => Reader::Settled,
-            (true, true) => Reader::Familiar,
-        }
+        place.was_familiar = place.is_familiar();
+        if place.was_familiar { Reader::Crowd { returns, settles } } else { Reader::Unknown }
     }
 
     /// Returns the nearest place to which a read belongs.

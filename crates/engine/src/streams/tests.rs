@@ -105,6 +105,27 @@ fn a_stream_keeps_its_place_until_it_is_abandoned() {
 }
 
 #[test]
+fn readers_take_the_places_that_others_have_left_and_not_one_anothers() {
+    let mut streams = Streams::default();
+    for file in 0..8 {
+        let reads: Vec<u64> = (0..8).map(|index| file * 100 * MIB + index * 256).collect();
+        read(&mut streams, file * 8, &reads);
+    }
+    let mut ids = std::collections::BTreeMap::new();
+    for index in 0..100 {
+        for reader in 0..5 {
+            let sector = (50_000 + reader * 1000) * MIB + index * 256;
+            let at = look(&mut streams, at_ms(10_000 + index * 50 + reader), sector, 256);
+            if index >= 2 {
+                assert!(is_in_stream(at), "reader {reader}, read {index}: {at:?}");
+                assert_eq!(*ids.entry(reader).or_insert(at.stream.0), at.stream.0);
+            }
+        }
+    }
+    assert_eq!(ids.into_values().collect::<std::collections::BTreeSet<_>>().len(), 5);
+}
+
+#[test]
 fn a_stream_that_waits_keeps_its_place_however_long_it_takes() {
     let mut streams = Streams::default();
     let places = u64::try_from(STREAMS).unwrap();
@@ -305,11 +326,11 @@ fn the_crowd_that_comes_back_to_its_queue_starts_nothing() {
     let mut streams = Streams::default();
     let crowd = |number: u64| 10_000 * MIB + number % (1024 * MIB / 8) * 8;
     for (sector, reading) in four_at_random(&mut streams, crowd) {
-        done(&mut streams, at_ms(36_000), reading, sector);
+        done(&mut streams, at_ms(30_000), reading, sector);
     }
-    let back = look(&mut streams, at_ms(36_001), crowd(77), 8);
-    assert!(back.stream == StreamId::CROWD && back.returns);
-    let next = look(&mut streams, at_ms(36_002), crowd(7777), 8);
+    let back = look(&mut streams, at_ms(33_001), crowd(77), 8);
+    assert!(back.stream == StreamId::CROWD && back.returns && !back.settles);
+    let next = look(&mut streams, at_ms(33_002), crowd(7777), 8);
     assert!(next.stream == StreamId::CROWD && !next.returns);
 }
 
