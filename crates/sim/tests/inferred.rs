@@ -51,33 +51,33 @@ fn ratio(model: &str, readers: &[Order], beside: &[Order], seed: u64) -> f64 {
     mean(&mut world) / idle
 }
 
-/// As long as on the idle disk is 1. With nobody beside the guest, a third may go on the ways of the
-/// head between readers and application.
+/// As long as on the idle disk is 1. With nobody beside the guest, a fifth goes on the ways of the head
+/// between readers and application.
 #[test]
 fn a_start_beside_readers_is_noticed() {
     let (seq, rand) = (Order::Sequential, Order::Random);
     for (readers, beside, most) in [
-        (&[seq][..], &[][..], 1.3),
+        (&[seq][..], &[][..], 1.2),
         (&[rand], &[], 1.4),
-        (&[seq, seq], &[], 1.3),
+        (&[seq, seq], &[], 1.2),
         (&[rand, rand], &[], 1.4),
         (&[seq, rand], &[], 1.5),
         (&[seq, seq, rand, rand], &[], 1.5),
         (&[seq; 4], &[], 1.3),
         (&[rand; 5], &[], 1.4),
-        (&[], &[rand; 5], 1.3),
+        (&[], &[rand; 5], 1.2),
         (&[], &[seq; 5], 1.6),
         (&[seq; 5], &[rand; 5], 1.6),
-        (&[seq; 5], &[seq; 5], 1.7),
-        (&[rand], &[rand; 5], 1.6),
-        (&[rand; 5], &[rand; 5], 1.6),
+        (&[seq; 5], &[seq; 5], 1.8),
+        (&[rand], &[rand; 5], 1.5),
+        (&[rand; 5], &[rand; 5], 1.7),
         (&[rand; 5], &[seq; 5], 1.9),
-        (&[seq, seq, rand, rand], &[rand], 1.5),
+        (&[seq, seq, rand, rand], &[rand], 1.4),
         (&[seq, seq, rand, rand], &[seq; 5], 1.9),
     ] {
-        let ratios: Vec<f64> = (1..=4).map(|seed| ratio("hdd", readers, beside, seed)).collect();
-        println!("{readers:?} beside {beside:?}: {ratios:.2?}");
-        let mean = ratios.iter().sum::<f64>() / 4.0;
+        let ratios: Vec<f64> = (1..=12).map(|seed| ratio("hdd", readers, beside, seed)).collect();
+        let mean = ratios.iter().sum::<f64>() / 12.0;
+        println!("{readers:?} beside {beside:?}: {mean:.2}, {ratios:.2?}");
         assert!(mean < most, "{readers:?} beside {beside:?}: {ratios:.2?}");
     }
 }
