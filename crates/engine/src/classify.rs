@@ -52,6 +52,8 @@ fn numbered(number: u8) -> Priority {
 }
 
 const PRIORITIES: usize = 24;
+/// The number of the default priority.
+const UNMARKED: u8 = 12;
 
 /// The queues of one VM, made when first needed: one for each priority and kind, and one for each
 /// priority and stream.
@@ -86,6 +88,11 @@ impl VmQueues {
         pos: u64,
         nr_sectors: u32,
     ) -> Reading {
+        if is_preferred(priority) {
+            // Together they are what somebody waits for. When the mark is taken back, its reader goes
+            // on, and does not start.
+            return self.streams.on_marked(now, UNMARKED, pos);
+        }
         let reading = self.streams.on_read(now, number(priority), pos, nr_sectors);
         if reading.settles {
             self.settle_crowd(priority);
@@ -95,7 +102,8 @@ impl VmQueues {
 
     /// Notes that such a read is over.
     pub(crate) fn read_is_done(&mut self, now: Nanos, seat: Seat, priority: Priority, pos: u64) {
-        self.streams.on_done(now, seat, number(priority), pos);
+        let number = if is_preferred(priority) { UNMARKED } else { number(priority) };
+        self.streams.on_done(now, seat, number, pos);
     }
 
     /// Returns the place of the queue for `priority` and `sync`; only what somebody waits for is

@@ -517,9 +517,7 @@ impl Engine {
             queues.read_is_done(now, seat, slot.priority, pos);
         }
         let (op, priority, sync) = (slot.op.scheduled(), slot.priority, slot.sync);
-        // What the guest itself has marked belongs together: it is what somebody waits for.
-        let may_be_stream = self.has_streams && op == Op::Read;
-        let reading = if may_be_stream && !classify::is_preferred(priority) {
+        let reading = if self.has_streams && op == Op::Read {
             queues.stream(now, priority, pos, slot.piece_sectors)
         } else {
             Reading::default()

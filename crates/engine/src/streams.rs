@@ -296,6 +296,12 @@ impl Streams {
         reading
     }
 
+    /// Notes a read that is told apart by its priority; it would have `priority` otherwise.
+    pub(crate) fn on_marked(&mut self, now: Nanos, priority: u8, sector: u64) -> Reading {
+        self.places.begin_apart(now, priority, Mib::of(sector));
+        Reading { seat: Some(Seat::AT_A_PLACE), ..Reading::default() }
+    }
+
     /// Notes that a read at `sector`, or near it, is over.
     pub(crate) fn on_done(&mut self, now: Nanos, seat: Seat, priority: u8, sector: u64) {
         if let Some(stream) = seat.stream() {

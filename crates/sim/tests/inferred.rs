@@ -4,8 +4,8 @@ use evenkeel_sched::{Kind, Nanos, Priority};
 use evenkeel_sim::ModelSpec;
 use evenkeel_sim::demo::{Application, CpuModel, start};
 use evenkeel_sim::world::{
-    FaultyDevice, File, GuestModel, HostModel, HostPath, Order, OsModel, Place, Program, Random,
-    Reader, World,
+    AgentModel, FaultyDevice, File, GuestModel, HostModel, HostPath, Order, OsModel, Place,
+    Program, Random, Reader, World,
 };
 
 const MIB: u64 = 2048;
@@ -14,14 +14,15 @@ const CPU: CpuModel = CpuModel::EMULATED;
 
 /// Returns the mean start-up time beside `readers` in the guest, and others `beside` it, as a multiple
 /// of that on the idle disk.
-fn ratio(model: &str, readers: &[Order], beside: &[Order], seed: u64) -> f64 {
+fn ratio(has_agent: bool, readers: &[Order], beside: &[Order], seed: u64) -> f64 {
     let mut random = Random::new(seed);
-    let device = model.parse::<ModelSpec>().and_then(|spec| spec.build()).expect("a model");
+    let device = "hdd".parse::<ModelSpec>().and_then(|spec| spec.build()).expect("a model");
     let host = HostModel::new(HostPath::Evenkeel, Kind::Bfq);
     let mut world = World::new(FaultyDevice::new(device), &host, random.bits());
     let mut guest = GuestModel::new(Kind::None, File { start: 0, sectors: 64 * GIB });
     guest.os = OsModel { wakeup: CPU.wakeup, ..OsModel::new(2, 160) };
     (guest.kick, guest.interrupt) = (CPU.kick, CPU.interrupt);
+    guest.agent = has_agent.then_some(AgentModel::beside(Kind::None));
     let guest = world.add_guest(&guest);
     let application = Application::new(&CPU);
     let mut mean = |world: &mut World| {
@@ -75,9 +76,26 @@ fn a_start_beside_readers_is_noticed() {
         (&[seq, seq, rand, rand], &[rand], 1.4),
         (&[seq, seq, rand, rand], &[seq; 5], 1.9),
     ] {
-        let ratios: Vec<f64> = (1..=12).map(|seed| ratio("hdd", readers, beside, seed)).collect();
+        let ratios: Vec<f64> = (1..=12).map(|seed| ratio(false, readers, beside, seed)).collect();
         let mean = ratios.iter().sum::<f64>() / 12.0;
         println!("{readers:?} beside {beside:?}: {mean:.2}, {ratios:.2?}");
+        assert!(mean < most, "{readers:?} beside {beside:?}: {ratios:.2?}");
+    }
+}
+
+/// The readers were marked when they began, and are not any more.
+#[test]
+fn an_agent_that_takes_a_mark_back_starts_nothing() {
+    let (seq, rand) = (Order::Sequential, Order::Random);
+    for (readers, beside, most) in [
+        (&[seq, seq][..], &[][..], 1.4),
+        (&[rand; 5], &[], 1.4),
+        (&[seq, seq, rand, rand], &[], 1.5),
+        (&[seq; 5], &[rand; 5], 1.8),
+    ] {
+        let ratios: Vec<f64> = (1..=12).map(|seed| ratio(true, readers, beside, seed)).collect();
+        let mean = ratios.iter().sum::<f64>() / 12.0;
+        println!("{readers:?} beside {beside:?}, an agent: {mean:.2}, {ratios:.2?}");
         assert!(mean < most, "{readers:?} beside {beside:?}: {ratios:.2?}");
     }
 }

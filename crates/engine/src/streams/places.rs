@@ -134,6 +134,24 @@ impl Place {
 impl Places {
     /// Notes a read; returns whose it is.
     pub(super) fn begin(&mut self, now: Nanos, priority: u8, at: Mib) -> Reader {
+        let is_crowds = |place: &&Place| place.priority == priority && place.was_familiar;
+        let second = self.age(now);
+        let mut crowd = self.places.iter().filter(is_crowds).filter(|place| place.is_familiar());
+        let settles = crowd.clone().next().is_none();
+        let returns = !crowd.any(|place| place.seconds & LATELY != 0);
+        let place = self.visit(second, priority, at);
+        place.was_familiar = place.is_familiar();
+        if place.was_familiar { Reader::Crowd { returns, settles } } else { Reader::Unknown }
+    }
+
+    /// Notes a read of somebody who has a queue of its own for now, and will be no stranger later.
+    pub(super) fn begin_apart(&mut self, now: Nanos, priority: u8, at: Mib) {
+        let second = self.age(now);
+        self.visit(second, priority, at);
+    }
+
+    /// Lets time pass; returns in which second this is.
+    fn age(&mut self, now: Nanos) -> u64 {
         let second = second(now);
         for place in &mut self.places {
             place.age(second);
@@ -141,27 +159,24 @@ impl Places {
                 *place = Place::FREE;
             }
         }
+        second
+    }
+
+    /// Returns the place of a read that begins.
+    fn visit(&mut self, second: u64, priority: u8, at: Mib) -> &mut Place {
         let index = self.nearest(priority, at).unwrap_or_else(|| {
             let free = self.make_room();
             self.places[free] =
                 Place { first: at.0, last: at.0, at: second, priority, ..Place::FREE };
             free
         });
-        let is_crowds = |place: &&Place| {
-            place.priority == priority && place.was_familiar && place.is_familiar()
-        };
-        let mut crowd = self.places.iter().filter(is_crowds);
-        let (settles, returns) =
-            (crowd.clone().next().is_none(), !crowd.any(|place| place.seconds & LATELY != 0));
         let place = &mut self.places[index];
         (place.first, place.last) = (place.first.min(at.0), place.last.max(at.0));
         place.reads = place.reads.saturating_add(1);
         place.waiting += 1;
         place.seconds |= 1;
         self.meet(index);
-        let place = &mut self.places[index];
-        place.was_familiar = place.is_familiar();
-        if place.was_familiar { Reader::Crowd { returns, settles } } else { Reader::Unknown }
+        &mut self.places[index]
     }
 
     /// Returns the nearest place to which a read belongs.

@@ -335,6 +335,21 @@ fn the_crowd_that_comes_back_to_its_queue_starts_nothing() {
 }
 
 #[test]
+fn who_was_marked_goes_on_and_does_not_start() {
+    let mut streams = Streams::default();
+    let file = |index: u64| 5000 * MIB + index * 256;
+    for index in 0..240 {
+        let marked = streams.on_marked(at_ms(index * 50), 12, file(index));
+        done(&mut streams, at_ms(index * 50 + 20), marked, file(index));
+    }
+    let back = |streams: &mut Streams, index| look(streams, at_ms(index * 50), file(index), 256);
+    let first = back(&mut streams, 240);
+    assert!(first.returns && first.settles, "{first:?}");
+    let begun = (241..250).map(|index| back(&mut streams, index)).find(|&at| is_in_stream(at));
+    assert!(begun.is_some_and(|at| at.returns));
+}
+
+#[test]
 fn who_reads_all_over_a_large_disk_becomes_the_crowd() {
     let mut streams = Streams::default();
     let crowd = |number: u64| number % (4_000_000 * MIB / 8) * 8;
