@@ -91,8 +91,6 @@ impl Limits {
 pub(super) struct Slot {
     pub(super) sync: bool,
     pub(super) raised: bool,
-    /// Whether it is the only one that is.
-    pub(super) alone: bool,
     pub(super) in_flight: bool,
     /// Received in this slot, in sectors, time charge included.
     pub(super) service: u64,
@@ -103,7 +101,7 @@ pub(super) struct Slot {
 /// Returns the next budget target, or `None` if a preempted queue keeps everything as it is.
 pub(super) fn next_budget(reason: ExpireReason, slot: Slot, limits: Limits) -> Option<u64> {
     let (budget, min, max) = (slot.budget, limits.min(), limits.max());
-    let next = if !slot.sync || (slot.raised && slot.alone) {
+    let next = if !slot.sync {
         max
     } else if slot.raised {
         limits.raised()
@@ -191,7 +189,7 @@ mod tests {
     use super::*;
 
     fn after(reason: ExpireReason, budget: u64, in_flight: bool, service: u64) -> Option<u64> {
-        let slot = Slot { sync: true, raised: false, alone: false, in_flight, service, budget };
+        let slot = Slot { sync: true, raised: false, in_flight, service, budget };
         next_budget(reason, slot, Limits::new(0))
     }
 
@@ -209,17 +207,8 @@ mod tests {
         assert_eq!(after(Preempted, 10_922, false, 3000), None);
         assert_eq!(after(TooIdle, 2560, false, 0), Some(512));
         assert_eq!(after(TooIdle, 2561, false, 0), Some(513));
-        let slot = Slot {
-            sync: true,
-            raised: true,
-            alone: false,
-            in_flight: false,
-            service: 9,
-            budget: 10_922,
-        };
+        let slot = Slot { sync: true, raised: true, in_flight: false, service: 9, budget: 10_922 };
         assert_eq!(next_budget(BudgetExhausted, slot, Limits::new(0)), Some(1024));
-        let alone = Slot { alone: true, ..slot };
-        assert_eq!(next_budget(BudgetExhausted, alone, Limits::new(0)), Some(16_384));
         let slot = Slot { sync: false, raised: false, ..slot };
         assert_eq!(next_budget(NoMoreRequests, slot, Limits::new(0)), Some(16_384));
     }

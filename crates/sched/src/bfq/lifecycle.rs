@@ -153,7 +153,7 @@ impl Bfq {
         let mut budget =
             if continues && left > 0 { left.min(target) } else { target.max(self.charge(id, tag)) };
         if self.review_raise(now, id) {
-            budget = budget.min(self.raised_budget(id)).max(self.charge(id, tag));
+            budget = budget.min(self.limits.raised()).max(self.charge(id, tag));
         }
         let how = if continues { Return::Continued(self.memory()) } else { Return::Anew };
         if self.queues[id as usize].raise.is_on() {

@@ -252,7 +252,7 @@ impl Bfq {
                 && self.holder != Some(id)
             {
                 // Who waits would see the raise only after the next slot.
-                let budget = self.raised_budget(id).max(self.charge(id, tag));
+                let budget = self.limits.raised().max(self.charge(id, tag));
                 self.engine.set_budget(node, budget);
             }
         }
@@ -392,19 +392,6 @@ impl Bfq {
             (_, 0) => self.tunables.wr_coeff,
             _ => self.tunables.wr_rt_coeff,
         }
-    }
-
-    /// Returns the budget of a queue whose raise begins.
-    pub(super) fn raised_budget(&self, id: u32) -> u64 {
-        let queue = &self.queues[id as usize];
-        let itself = u32::from(queue.busy && queue.raise.is_on());
-        // A player has little to do, and must be chosen soon; and so must all where the way to a
-        // request costs nothing.
-        let is_alone = self.rules.raised_alone_goes_on
-            && self.rotational
-            && self.wr_busy == itself
-            && queue.raise.kind == WrKind::Interactive;
-        if is_alone { self.limits.max() } else { self.limits.raised() }
     }
 
     /// Returns how many times the timeout a slot of this queue lasts: a queue in which something

@@ -48,8 +48,6 @@ pub(super) struct Rules {
     /// 31: what arrives does not go before an overdue request that is next, and a long slot looks
     /// for one in every timeout.
     pub(super) overdue_stay_next: bool,
-    /// 32: on a rotating device, a queue that is raised alone as interactive has the largest budget.
-    pub(super) raised_alone_goes_on: bool,
     /// How the engine below decides.
     pub(super) engine: Policy,
 }
@@ -75,7 +73,6 @@ impl Rules {
         raised_are_left_alone: true,
         raised_take_turns: true,
         overdue_stay_next: true,
-        raised_alone_goes_on: true,
         engine: Policy::Exact,
     };
     /// What Linux does.
@@ -98,7 +95,6 @@ impl Rules {
         raised_are_left_alone: false,
         raised_take_turns: false,
         overdue_stay_next: false,
-        raised_alone_goes_on: false,
         engine: Policy::Kernel,
     };
 

@@ -1,7 +1,6 @@
 //! Who holds the device, for how long, and what happens when the slot ends.
 
 use super::budget::{Pace, Slot, next_budget, pace, time_charge};
-use super::raise::WrKind;
 use super::rate::Sample;
 use super::stats::is_seek;
 use super::{Bfq, ExpireReason};
@@ -297,14 +296,9 @@ impl Bfq {
             queue.sharing.parts |= queue.sharing.shared && queue.seek.is_seeky();
         }
         let service = self.engine.service(queue.node);
-        let starts_alone = self.rules.raised_alone_goes_on
-            && self.rotational
-            && self.wr_busy <= 1
-            && queue.raise.kind == WrKind::Interactive;
         let slot = Slot {
             sync: queue.sync,
             raised: queue.raise.is_on(),
-            alone: starts_alone,
             in_flight: queue.in_flight > 0,
             service,
             budget: queue.max_budget,

@@ -71,26 +71,3 @@ proptest! {
         prop_assert!(rig.now - began > ms(most_ms) || sectors > most_sectors);
     }
 }
-
-/// Returns the budget with which a queue begins whose raise begins, in sectors, while `others` are
-/// raised already.
-fn first_budget(kernel_compat: bool, others: u32) -> u64 {
-    let tunables = BfqTunables { kernel_compat, ..BfqTunables::default() };
-    let mut rig = Rig::new(tunables, true);
-    let group = rig.group();
-    for _ in 0..=others {
-        let queue = rig.queue(group);
-        rig.read(queue, 16);
-        assert_eq!(rig.kind(queue), WrKind::Interactive);
-    }
-    let last = rig.bfq.queues.last().expect("there is one");
-    rig.bfq.engine.budget(last.node)
-}
-
-#[test]
-fn who_is_raised_alone_has_no_small_budget() {
-    // Of an unmeasured disk: two thirds of the largest, and a sixteenth of that.
-    assert_eq!(first_budget(false, 0), 10_922);
-    assert_eq!(first_budget(false, 1), 1024);
-    assert_eq!(first_budget(true, 0), 1024);
-}
