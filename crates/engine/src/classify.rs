@@ -46,14 +46,17 @@ pub(crate) fn number(priority: Priority) -> u8 {
     class * 8 + priority.level.min(7)
 }
 
+/// Returns the number of the priority that whoever reads with this one has without a mark.
+fn number_unmarked(priority: Priority) -> u8 {
+    number(if is_preferred(priority) { Priority::default() } else { priority })
+}
+
 fn numbered(number: u8) -> Priority {
     let class = [Class::RealTime, Class::BestEffort, Class::Idle][usize::from(number / 8)];
     Priority { class, level: number % 8 }
 }
 
 const PRIORITIES: usize = 24;
-/// The number of the default priority.
-const UNMARKED: u8 = 12;
 
 /// The queues of one VM, made when first needed: one for each priority and kind, and one for each
 /// priority and stream.
@@ -91,7 +94,7 @@ impl VmQueues {
         if is_preferred(priority) {
             // Together they are what somebody waits for. When the mark is taken back, its reader goes
             // on, and does not start.
-            return self.streams.on_marked(now, UNMARKED, pos);
+            return self.streams.on_marked(now, number_unmarked(priority), pos);
         }
         let reading = self.streams.on_read(now, number(priority), pos, nr_sectors);
         if reading.settles {
@@ -102,8 +105,7 @@ impl VmQueues {
 
     /// Notes that such a read is over.
     pub(crate) fn read_is_done(&mut self, now: Nanos, seat: Seat, priority: Priority, pos: u64) {
-        let number = if is_preferred(priority) { UNMARKED } else { number(priority) };
-        self.streams.on_done(now, seat, number, pos);
+        self.streams.on_done(now, seat, number_unmarked(priority), pos);
     }
 
     /// Returns the place of the queue for `priority` and `sync`; only what somebody waits for is
@@ -150,6 +152,7 @@ impl VmQueues {
     }
 }
 
+/// Returns where the queue of a stream is among those of its priority.
 fn place_of(stream: StreamId) -> usize {
     stream.0.map_or(0, |id| usize::from(id) + 1)
 }

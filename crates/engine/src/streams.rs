@@ -40,7 +40,7 @@ use evenkeel_sched::Nanos;
 use places::{Mib, Places, Reader};
 
 /// Streams of one VM at a time.
-pub(crate) const STREAMS: usize = 8;
+const STREAMS: usize = 8;
 /// Places where a stream may begin that are remembered.
 const CANDIDATES: usize = 8;
 /// How far from the end of the last read the next one may begin, in sectors: 4 MiB. Covers deep
@@ -89,7 +89,8 @@ pub(crate) struct StreamId(pub(crate) Option<u8>);
 
 impl StreamId {
     /// Those who have been reading here and there for long.
-    pub(crate) const CROWD: Self = Self(Some(8));
+    #[expect(clippy::cast_possible_truncation, reason = "there are few streams")]
+    pub(crate) const CROWD: Self = Self(Some(STREAMS as u8));
     /// How many names there are.
     pub(crate) const NAMES: usize = STREAMS + 2;
 }
