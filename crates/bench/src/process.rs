@@ -70,7 +70,7 @@ impl PoolSpec {
             let _infallible = writeln!(text, "{field} = {value}");
         }
         if let Some(low_latency) = self.low_latency {
-            let _infallible = writeln!(text, "[pools.main.bfq]\nlow_latency = {low_latency}");
+            let _infallible = writeln!(text, "bfq.low_latency = {low_latency}");
         }
         for disk in &self.disks {
             let (name, path, weight) = (&disk.name, quoted(&disk.source), disk.weight);
@@ -93,6 +93,7 @@ pub struct Server {
     process: Process,
     binary: PathBuf,
     arguments: Vec<String>,
+    /// Of its disks, in their order; behind them, what else must be there.
     sockets: Vec<PathBuf>,
     log: PathBuf,
 }
@@ -110,8 +111,10 @@ impl Server {
         fs::write(&config, pool.to_toml(dir))
             .with_context(|| format!("cannot write {}", config.display()))?;
         let arguments = ["serve", "--config", &config.display().to_string()].map(String::from);
-        let sockets = pool.disks.iter().map(|disk| dir.join(format!("{}.sock", disk.name)));
-        Self::start(binary, arguments.to_vec(), sockets.collect(), dir.join("evenkeel.log"))
+        let disks = pool.disks.iter().map(|disk| dir.join(format!("{}.sock", disk.name)));
+        // Its own is the last that the daemon opens.
+        let sockets = disks.chain([dir.join("api.sock")]).collect();
+        Self::start(binary, arguments.to_vec(), sockets, dir.join("evenkeel.log"))
     }
 
     /// Starts `binary`, whose output goes to the end of `log`, and waits for `sockets`.

@@ -91,7 +91,8 @@ impl Evenkeel {
         args.extend_from_slice(&self.args);
         let disks = self.disks.iter();
         args.extend(disks.map(|(name, image)| format!("{name}={}", image.display())));
-        let sockets = self.disks.iter().map(|(name, _)| socket_path(dir, name)).collect();
+        let disks = self.disks.iter().map(|(name, _)| socket_path(dir, name));
+        let sockets = disks.chain([api_path(dir)]).collect();
         Server::start(&self.binary, args, sockets, dir.join("daemon.log"))
     }
 }
