@@ -65,6 +65,7 @@ enum Step {
     Wait { us: u16 },
     WaitLong { ms: u16 },
     WaitForDeadline,
+    SetBounded { bounded: bool },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -175,6 +176,7 @@ impl World {
                 }
             }
             Step::Tune(Tuned { field, raw }) => self.tune(field, raw),
+            Step::SetBounded { bounded } => self.elevator.set_bounded(bounded),
             Step::SetDepth { depth } => self.elevator.set_depth(u32::from(depth)),
             Step::Insert { queue, op, area, place, nr_sectors, segments, sync } => {
                 let op = match op % 8 {

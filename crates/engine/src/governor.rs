@@ -35,7 +35,7 @@ const LONG_SECTORS: u32 = 64;
 /// Of a thousand that the device moves when everything is let in, how many must be moved.
 const ENOUGH_PER_MILLE: u64 = 985;
 /// The same while somebody waits for each answer.
-const NARROW_PER_MILLE: u64 = 940;
+const NARROW_PER_MILLE: u64 = 900;
 /// What makes an epoch, at least.
 const EPOCH_COMMANDS: u32 = 1024;
 const EPOCH: Nanos = Nanos::from_millis(50);

@@ -210,6 +210,14 @@ impl Elevator {
         }
     }
 
+    /// Says whether somebody sees to it that what is at the device is no more than it needs. Nobody
+    /// does unless told otherwise.
+    pub fn set_bounded(&mut self, bounded: bool) {
+        if let Inner::Bfq(bfq) = &mut self.0 {
+            bfq.set_bounded(bounded);
+        }
+    }
+
     /// Changes the tunables of the elevator at work, with everything that waits where it is.
     ///
     /// Returns false, and does nothing, if `config` asks for another elevator; make a new one then.

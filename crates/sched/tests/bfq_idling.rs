@@ -170,6 +170,37 @@ fn groups_of_depth_one_overlap_on_flash() {
     println!("16 groups of four weights {weighted}/s");
 }
 
+/// What is left of the device for somebody with many long reads, beside one who reads 4 KiB, waits
+/// for it, which takes 40 us alone, and thinks.
+fn left_beside(bounded: bool, think: Nanos) -> f64 {
+    let tunables = BfqTunables { low_latency: false, ..BfqTunables::default() };
+    let full = Device::Serial { per_sector: 5_000, seek: 0 };
+    let mut world = World::tuned(tunables, false, full, 8);
+    world.check = true;
+    world.bfq.set_bounded(bounded);
+    for (outstanding, nr_sectors, think) in [(32, 256, Nanos::ZERO), (1, 8, think)] {
+        let group = world.group(GroupId::ROOT, 100);
+        let queue = world.queue(group);
+        let mut client = Client::new(queue, outstanding, nr_sectors, true);
+        client.think = think;
+        world.clients.push(client);
+    }
+    world.run_for(Nanos::from_secs(2));
+    world.forget();
+    world.run_for(Nanos::from_secs(2));
+    let left = world.clients[0].sectors as f64 * 5_000.0 / 2e9;
+    println!("bounded {bounded}, thinks {} us: {left:.3}", think.as_micros());
+    left
+}
+
+#[test]
+fn flash_that_is_given_little_is_kept_for_nobody_who_thinks_longer_than_a_read_takes() {
+    let [quick, slow] = [Nanos::from_micros(20), Nanos::from_micros(300)];
+    assert!(left_beside(false, quick) < 0.6 && left_beside(false, slow) < 0.6);
+    assert!(left_beside(true, quick) < 0.6, "it has a right to its half");
+    assert!(left_beside(true, slow) > 0.9);
+}
+
 #[test]
 fn the_idle_class_gets_a_thin_share() {
     let mut world = World::new(true, Device::Serial { per_sector: 5_000, seek: 1_000_000 }, 1);

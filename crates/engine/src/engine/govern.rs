@@ -12,6 +12,7 @@ impl Engine {
     /// unless told otherwise.
     pub fn govern(&mut self, governs: bool) {
         self.governor.turn(governs, self.favours());
+        self.scheduler.set_bounded(governs);
     }
 
     /// Returns what the governor has decided; none without one.
@@ -31,7 +32,7 @@ impl Engine {
 
     /// Lets the governor know that there is another elevator.
     pub(super) fn govern_anew(&mut self) {
-        self.governor.turn(self.governor.is_on(), self.favours());
+        self.govern(self.governor.is_on());
     }
 }
 

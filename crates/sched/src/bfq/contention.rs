@@ -49,6 +49,12 @@ impl Contention {
         self.times[kind].sample(took.0.max(1), alone);
     }
 
+    /// Returns how long a short read takes at best; none before the first.
+    pub(super) fn least_read(&self) -> Option<Nanos> {
+        let least = self.times[0].least;
+        (least > 0).then_some(Nanos(least))
+    }
+
     /// Returns whether requests of any kind are slowed down.
     pub(super) fn is_felt(&self) -> bool {
         self.times.iter().any(|times| times.mean > SLOWED * times.least)

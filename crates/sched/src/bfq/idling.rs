@@ -50,8 +50,12 @@ impl Bfq {
     ///
     /// On a device that queues by itself and does not rotate, being entitled to more than others is
     /// not enough: only where requests slow each other down, a queue that is raised, or is behind
-    /// its share and comes back soon, is waited for. One that is ahead loses nothing, as it continues where it
-    /// left (see `Return::Continued`).
+    /// its share and comes back soon, is waited for. One that is ahead loses nothing, as it
+    /// continues where it left (see `Return::Continued`).
+    ///
+    /// Where what is at the device is bounded, so that nobody waits long behind it, soon is within
+    /// the time of a short read: then the device has nothing to do for half of the queue's time at
+    /// most. Without a bound, to keep the device empty is the only way to be served quickly.
     pub(super) fn idling_needed(&self, id: u32) -> bool {
         let queue = &self.queues[id as usize];
         if queue.gone {
@@ -69,7 +73,11 @@ impl Bfq {
         if queue.raise.is_on() && others_matter {
             return true;
         }
-        let comes_soon = || queue.think.mean().is_none_or(|mean| mean <= FLASH_THINK);
+        let comes_soon = || {
+            let least = self.contention.least_read().filter(|_| self.bounded);
+            let longest = least.map_or(FLASH_THINK, |least| least.min(FLASH_THINK));
+            queue.think.mean().is_none_or(|mean| mean <= longest)
+        };
         let is_behind = || self.engine.is_behind(queue.node, self.limits.min() / 4);
         self.is_asymmetric(id) && (!is_optional || (comes_soon() && is_behind()))
     }

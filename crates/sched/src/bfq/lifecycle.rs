@@ -75,12 +75,14 @@ impl Bfq {
 
     /// Learns from an arrival: think time, seeks, how much of the time the queue wants the device.
     fn observe(&mut self, now: Nanos, request: &Request, was_empty: bool) {
-        let (slice_idle, queueing_flash) = (self.tunables.slice_idle, self.is_queueing_flash());
+        let slice_idle = self.tunables.slice_idle;
+        // On flash that queues the wait itself follows from the think time; where that also says
+        // whether to wait at all, it must be known of those who are waited for.
+        let is_circular = self.is_queueing_flash() && !self.bounded;
         let queue = &mut self.queues[request.queue.0 as usize];
         let is_done = queue.in_flight == 0 && was_empty;
         let is_exact = self.rules.think_time_is_exact;
-        // On flash that queues the wait itself follows from the think time.
-        if is_done && ((is_exact && !queueing_flash) || !queue.busy) {
+        if is_done && ((is_exact && !is_circular) || !queue.busy) {
             let cap = slice_idle + slice_idle;
             // Who comes after a long silence is somebody else, who thinks as he thinks.
             let silence = cap.max(self.tunables.wr_min_idle_time);

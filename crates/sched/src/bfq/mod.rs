@@ -256,6 +256,8 @@ pub struct Bfq {
     limits: Limits,
     rate: PeakRate,
     contention: Contention,
+    /// Whether somebody sees to it that little waits at the device.
+    bounded: bool,
     injection: Injection,
     /// Whose request completed last, if it still exists, and when.
     last_completed: u32,
@@ -313,6 +315,7 @@ impl Bfq {
             limits: Limits::new(tunables.max_budget_sectors),
             rate: PeakRate::new(now, rotational, rules.rate_counts_length),
             contention: Contention::default(),
+            bounded: false,
             injection: Injection::default(),
             last_completed: NOBODY,
             last_completion: now,
@@ -334,6 +337,11 @@ impl Bfq {
     /// Changes that number.
     pub fn set_depth(&mut self, depth: u32) {
         self.depth = depth;
+    }
+
+    /// Says whether somebody sees to it that little waits at the device; see `idling_needed`.
+    pub fn set_bounded(&mut self, bounded: bool) {
+        self.bounded = bounded;
     }
 
     /// Returns the tunables in force.
