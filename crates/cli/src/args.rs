@@ -88,7 +88,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) model: Option<String>,
     /// Most commands at the device at a time; auto: of the device's, as few as give full throughput
-    /// [default: the device's]
+    /// [default: auto for bfq on flash, else the device's]
     #[arg(long, value_name = "N|auto", value_parser = depth)]
     pub(crate) depth: Option<Depth>,
     /// Look for work before sleeping while that pays: off, auto, or at most so many microseconds

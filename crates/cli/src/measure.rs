@@ -152,6 +152,9 @@ pub(crate) struct IsolationArgs {
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "75,50,25",
           value_parser = clap::value_parser!(u32).range(1..=100))]
     cap: Vec<u32>,
+    /// Also measure BFQ with this field of the pool: depth=auto
+    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = setting)]
+    also: Vec<(String, String)>,
     /// Measure only these servers, by the names of the report
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     only: Vec<String>,
@@ -181,6 +184,8 @@ pub(crate) fn isolation(args: &IsolationArgs, format: Format) -> Outcome<()> {
     let evenkeel = env::current_exe().map_err(Failure::work)?;
     let dir = args.dir.clone();
     let mut options = IsolationOptions::new(evenkeel, dir, backing, &args.depth, &args.cap);
+    let also = args.also.iter().map(|(key, value)| Target::evenkeel_with("bfq", key, value));
+    options.targets.extend(also);
     if !args.only.is_empty() {
         only(&mut options.targets, &args.only).map_err(Failure::wrong_use)?;
     }

@@ -80,6 +80,9 @@ fn heading(text: &mut String, pool: &PoolStatus) {
         text,
         "exits: {kicks_per_request:.2} kicks and {interrupts_per_request:.2} interrupts per request"
     );
+    if let Some(cpus) = &pool.cpus {
+        let _infallible = writeln!(text, "worker on processors {cpus}");
+    }
     if let Some(governor) = &pool.governor {
         let _infallible = writeln!(text, "{}", governor_line(governor));
     }

@@ -139,6 +139,25 @@ fn a_governor_and_polling_are_asked_for_on_the_command_line_and_changed_later() 
 }
 
 #[test]
+fn on_flash_bfq_is_governed_unless_a_depth_is_chosen() {
+    let daemon = Daemon::start("governed", &["d=null:1G"]);
+    let is_governed = || daemon.status()["pools"][0]["governor"].is_object();
+    assert!(is_governed());
+    for (wish, expected) in [
+        ("depth=32", false),
+        ("depth=default", true),
+        ("scheduler=none", false),
+        ("depth=auto", true),
+        ("scheduler=bfq", true),
+    ] {
+        assert_eq!(daemon.ask(&["set", "--pool", "main", wish]).status.code(), Some(0));
+        assert_eq!(is_governed(), expected, "{wish}");
+    }
+    let turning = Daemon::start("turning", &["--model", "hdd", "d=null:1G"]);
+    assert!(turning.status()["pools"][0]["governor"].is_null());
+}
+
+#[test]
 fn more_disks_are_served_than_the_usual_limit_of_descriptors_allows() {
     let mut limited = Command::new("sh");
     limited.args(["-c", "ulimit -S -n 64 && exec \"$0\" \"$@\"", EVENKEEL]);
@@ -246,6 +265,47 @@ fn a_file_describes_everything() {
         .collect();
     assert_eq!(told, [["fast", "bfq", "real", "db"], ["slow", "noop", "sdhc", "shop"]]);
     assert_eq!(pools[0]["disks"][0]["weight"], 7);
+}
+
+/// The processors that a thread may run on, as the kernel lists them.
+fn allowed(status: &str) -> &str {
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    list.expect("the kernel says so").trim()
+}
+
+/// What the kernel says of a process's thread of this name.
+fn thread_status(process: u32, name: &str) -> String {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).expect("it runs");
+    // A thread may end meanwhile.
+    let status = |task: fs::DirEntry| fs::read_to_string(task.path().join("status")).ok();
+    let mut statuses = tasks.filter_map(Result::ok).filter_map(status);
+    statuses
+        .find(|status| status.contains(&format!("Name:\t{name}\n")))
+        .expect("there is such a thread")
+}
+
+#[test]
+fn a_worker_runs_on_the_processors_that_it_is_given() {
+    let own = fs::read_to_string("/proc/thread-self/status").unwrap();
+    let last = allowed(&own).rsplit([',', '-']).next().unwrap();
+    let file =
+        std::env::temp_dir().join(format!("evenkeel-serve-cpus-{}.toml", std::process::id()));
+    let pool = |cpus: &str| format!("[pools.p]\ncpus = \"{cpus}\"\ndisks.d.path = \"null:1G\"\n");
+    fs::write(&file, pool(last)).unwrap();
+    let daemon = Daemon::start("cpus", &["--config", file.to_str().unwrap()]);
+    assert_eq!(allowed(&thread_status(daemon.process.id(), "pool-p")), last);
+    assert_eq!(daemon.status()["pools"][0]["cpus"], last);
+    let told = String::from_utf8(daemon.ask(&["status"]).stdout).unwrap();
+    assert!(told.contains(&format!("worker on processors {last}\n")), "{told}");
+    fs::write(&file, pool("1022-1023")).unwrap();
+    let refused = daemon.dir.join("second");
+    let mut command = Command::new(EVENKEEL);
+    command.args(["serve", "--config"]).arg(&file).arg("--socket-dir").arg(&refused);
+    let output = command.output().unwrap();
+    fs::remove_file(&file).unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("pools.p.cpus: no processor 1022-1023 for this daemon"), "{told}");
+    assert_eq!(output.status.code(), Some(1), "{told}");
 }
 
 /// What Firecracker and Cloud Hypervisor do when a guest connects to port 17739 of its host.

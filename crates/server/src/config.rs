@@ -12,7 +12,8 @@ use evenkeel_engine::{BlockConfig, BlockSize, HelpPolicy};
 use evenkeel_sched::{Nanos, Urgency, Weight};
 use evenkeel_sim::ModelSpec;
 use evenkeel_wire::{
-    Block, Config, Disk, Poll, Pool, Problem, Problems, Responses, Rotational, Source, Trust, Vm,
+    Block, Config, Disk, Poll, Pool, Problem, Problems, Responses, Rotational, Scheduler, Source,
+    Trust, Vm,
 };
 
 use crate::backend;
@@ -22,6 +23,8 @@ use crate::worker::{GroupPlan, VmPlan};
 /// Commands at a device of flash at a time, unless the configuration says otherwise: about where
 /// more no longer adds throughput, and each one waits in a queue that nobody can schedule.
 const DEPTH_FLASH: u32 = 32;
+/// The same where nothing is held back.
+const DEPTH_FLASH_MOST: u32 = 128;
 /// The same for a device that turns; it picks the nearest of those it has.
 const DEPTH_ROTATIONAL: u32 = 4;
 
@@ -82,15 +85,25 @@ pub(crate) const fn blocks(pool: &Pool) -> BlockConfig {
 }
 
 /// Returns the depth of a pool, given what is known of the device.
-pub(crate) fn depth(chosen: Option<u32>, rotational: bool, model_depth: Option<u32>) -> u32 {
-    let usual = if rotational { DEPTH_ROTATIONAL } else { DEPTH_FLASH };
-    chosen.or(model_depth).unwrap_or(usual)
+pub(crate) fn depth(pool: &Pool, rotational: bool, model_depth: Option<u32>) -> u32 {
+    let holds_nothing_back = matches!(pool.scheduler(), Scheduler::None | Scheduler::Noop);
+    let usual = match rotational {
+        true => DEPTH_ROTATIONAL,
+        false if holds_nothing_back => DEPTH_FLASH_MOST,
+        false => DEPTH_FLASH,
+    };
+    pool.depth.or(model_depth).unwrap_or(usual)
 }
 
-/// Returns whether a governor finds out how much of the depth of a pool its device needs: if the
-/// operator wants it, and nothing about how requests go together.
-pub(crate) fn governs(pool: &Pool) -> bool {
-    pool.governor && pool.block == Block::Dynamic && pool.responses == Responses::Each
+/// Returns whether a governor finds out how much of the depth of a pool its device needs.
+///
+/// It does if the operator wants it; and if he has said nothing, where it is worth most: on a
+/// device that works on many requests at a time, under a scheduler that serves those who wait for
+/// each answer first. It does not if he has said how requests go together.
+pub(crate) fn governs(pool: &Pool, rotational: bool) -> bool {
+    let is_usual = pool.depth.is_none() && !rotational && pool.scheduler() == Scheduler::Bfq;
+    let is_wanted = pool.governor || is_usual;
+    is_wanted && pool.block == Block::Dynamic && pool.responses == Responses::Each
 }
 
 /// How long a worker looks for work at most where the operator leaves that to the daemon: longer
@@ -384,9 +397,13 @@ mod tests {
 
     #[test]
     fn the_depth_comes_from_the_operator_then_the_model_then_the_device() {
-        assert_eq!(depth(None, false, None), DEPTH_FLASH);
-        assert_eq!(depth(None, true, None), DEPTH_ROTATIONAL);
-        assert_eq!(depth(None, true, Some(1)), 1);
-        assert_eq!(depth(Some(9), true, Some(1)), 9);
+        let pool = |scheduler, depth| Pool { scheduler, depth, ..Pool::default() };
+        let usual = pool(None, None);
+        assert_eq!(depth(&usual, false, None), DEPTH_FLASH);
+        assert_eq!(depth(&pool(Some(Scheduler::None), None), false, None), DEPTH_FLASH_MOST);
+        assert_eq!(depth(&pool(Some(Scheduler::Kyber), None), false, None), DEPTH_FLASH);
+        assert_eq!(depth(&usual, true, None), DEPTH_ROTATIONAL);
+        assert_eq!(depth(&usual, true, Some(1)), 1);
+        assert_eq!(depth(&pool(None, Some(9)), true, Some(1)), 9);
     }
 }

@@ -5,6 +5,7 @@
 //! accepts) talk to it in bounded messages only. Nothing here decides what goes first: that is
 //! `evenkeel-engine`'s part.
 
+mod affinity;
 mod agents;
 pub mod api;
 mod backend;
@@ -38,6 +39,7 @@ mod uring;
 mod vring;
 mod worker;
 
+pub use affinity::PinError;
 pub use backend::{OpenError, OpenProblem};
 pub use config::check_devices;
 pub use daemon::{Daemon, DiskInfo, SocketProblem, StartError};

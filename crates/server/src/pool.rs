@@ -13,6 +13,7 @@ use evenkeel_wire::status::{DiskExplain, DiskStatus, PoolExplain, PoolStatus};
 use evenkeel_wire::trace::{TraceDisk, TraceHeader};
 use evenkeel_wire::{DevicePriority, PoolChange};
 
+use crate::affinity::{self, PinError};
 use crate::api::ControlError;
 use crate::backend::{Backend, LOCK_PATIENCE, OpenError};
 use crate::command::{self, Command, DiskIndex, SessionDisk, WorkerGone, WorkerHandle};
@@ -72,6 +73,14 @@ pub enum PoolError {
         pool: String,
         /// What is wrong.
         source: TraceError,
+    },
+    /// Its worker cannot run where it shall.
+    #[error("pools.{pool}.cpus: {source}")]
+    Cpus {
+        /// The pool.
+        pool: String,
+        /// Why.
+        source: PinError,
     },
     /// No ring, no thread, no descriptor.
     #[error("pool {pool}: cannot start its worker: {source}")]
@@ -134,7 +143,7 @@ impl Pool {
         let worker_plan = worker::Plan {
             engine,
             model,
-            governs: governs(&plan.settings),
+            governs: governs(&plan.settings, rotational),
             tells_streams_apart: plan.settings.streams.unwrap_or(true),
             polls: polls(&plan.settings),
             priorities: IoPriorities::new(plan.settings.device_priority),
@@ -144,7 +153,7 @@ impl Pool {
             controls: schedule.controls(),
             disks: plan.disks.iter().zip(backends).map(worker_disk).collect(),
         };
-        let thread = spawn(&plan.name, worker_plan, inbox).map_err(system)?;
+        let thread = spawn(plan, worker_plan, inbox)?;
         tracing::info!(pool = plan.name, scheduler = %kind, device, depth, rotational, "pool ready");
         Ok(Self { name: plan.name.clone(), worker, disks, schedule, device, trace, thread })
     }
@@ -307,19 +316,31 @@ fn worker_disk((plan, backend): (&DiskPlan, Backend)) -> worker::DiskPlan {
 }
 
 /// Starts a worker's thread and waits until it is ready.
-fn spawn(name: &str, plan: worker::Plan, inbox: command::Inbox) -> io::Result<JoinHandle<()>> {
+fn spawn(
+    pool: &PoolPlan,
+    plan: worker::Plan,
+    inbox: command::Inbox,
+) -> Result<JoinHandle<()>, PoolError> {
     let (ready, readiness) = mpsc::sync_channel(1);
-    let thread = thread::Builder::new().name(format!("pool-{name}")).spawn(move || {
+    let name = pool.name.clone();
+    let system = |source| PoolError::Worker { pool: pool.name.clone(), source };
+    let (cpus, named) = (pool.settings.cpus.clone(), format!("pool-{name}"));
+    let thread = thread::Builder::new().name(named).spawn(move || {
+        if let Some(Err(source)) = cpus.as_ref().map(affinity::pin) {
+            let _waiting = ready.send(Err(PoolError::Cpus { pool: name, source }));
+            return;
+        }
         match Worker::new(plan, inbox) {
             Ok(worker) => {
                 let _waiting = ready.send(Ok(()));
                 worker.run().expect("a ring that could be made works until its worker ends");
             }
-            Err(error) => {
-                let _waiting = ready.send(Err(error));
+            Err(source) => {
+                let _waiting = ready.send(Err(PoolError::Worker { pool: name, source }));
             }
         }
-    })?;
-    readiness.recv().map_err(io::Error::other)??;
+    });
+    let thread = thread.map_err(system)?;
+    readiness.recv().map_err(|gone| system(io::Error::other(gone)))??;
     Ok(thread)
 }

@@ -41,7 +41,7 @@ impl Scheduling {
     /// Returns what an engine needs to know of some settings.
     pub(crate) fn engine(&self, settings: &Pool) -> EngineConfig {
         let Device { rotational, model_depth } = self.device;
-        let depth = depth(settings.depth, rotational, model_depth);
+        let depth = depth(settings, rotational, model_depth);
         let mut elevator = elevator(settings);
         elevator.rotational = rotational;
         elevator.bfq.queueing = if depth > 1 { Queueing::Yes } else { Queueing::No };
@@ -80,7 +80,8 @@ impl Scheduling {
             &limits::controls(&before, &self.names),
             limits::controls(&settings, &self.names),
         );
-        let (governs, polls) = (governs(&settings), polls(&settings));
+        let governs = governs(&settings, self.device.rotational);
+        let polls = polls(&settings);
         Ok((settings, Schedule { engine, governs, polls, weights, controls }))
     }
 
@@ -96,7 +97,8 @@ impl Scheduling {
         status.scheduler = settings.scheduler().to_string();
         status.profile = settings.profile.map(|profile| profile.to_string());
         status.tunables = settings.effective_tunables().written();
-        status.depth = depth(settings.depth, rotational, model_depth);
+        status.cpus = settings.cpus.as_ref().map(ToString::to_string);
+        status.depth = depth(&settings, rotational, model_depth);
         status.block = settings.block.to_string();
         status.device_priority = settings.device_priority.to_string();
         status.responses = settings.responses.to_string();

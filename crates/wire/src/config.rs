@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::blocks::{Block, Responses};
+use crate::cpus::Cpus;
 use crate::limits::Limits;
 use crate::poll::Poll;
 use crate::profile::Profile;
@@ -45,7 +46,8 @@ pub struct Pool {
     pub profile: Option<Profile>,
     /// The most commands at the device at a time. Default: the device's or the model's own.
     pub depth: Option<u32>,
-    /// Whether a governor finds out how many of them the device needs; `depth = "auto"`.
+    /// Whether a governor finds out how many of them the device needs, `depth = "auto"`, on any
+    /// device and with any scheduler.
     pub governor: bool,
     /// How many requests go to the device together.
     pub block: Block,
@@ -53,6 +55,8 @@ pub struct Pool {
     pub responses: Responses,
     /// Whether its worker looks for work before it sleeps.
     pub poll: Poll,
+    /// The processors that its worker runs on. Default: any.
+    pub cpus: Option<Cpus>,
     /// A modelled device whose timing the pool imitates, as in `hdd:rpm=5400`.
     pub model: Option<String>,
     /// Whether seeks cost time on this device.

@@ -23,6 +23,7 @@ mod blocks;
 mod change;
 mod check;
 mod config;
+mod cpus;
 mod limits;
 mod poll;
 mod problem;
@@ -40,6 +41,7 @@ pub use config::{
     Config, DEFAULT_BLOCK_BYTES, DEFAULT_QUEUES, DEFAULT_WEIGHT, DevicePriority, Disk, Group, Pool,
     QUEUES_MAX, Rotational, Scheduler, Source, Trust, Vm, WEIGHT_MAX,
 };
+pub use cpus::{CPU_MAX, Cpus};
 pub use limits::{
     LIMITS, LimitKey, LimitRate, LimitUnit, Limits, LimitsChange, format_limit, is_limit,
 };

@@ -14,6 +14,7 @@ use crate::config::{
     Config, DEFAULT_BLOCK_BYTES, DEFAULT_QUEUES, DEFAULT_WEIGHT, DevicePriority, Disk, Group, Pool,
     QUEUES_MAX, Rotational, Scheduler, Source, Trust, Vm, WEIGHT_MAX,
 };
+use crate::cpus::CPUS_REMEDY;
 use crate::limits::{LIMITS, Limits, LimitsChange, RATE_MAX};
 use crate::poll::{POLL_REMEDY, POLL_US_MAX, Poll};
 use crate::problem::{Problem, Problems, join};
@@ -375,6 +376,7 @@ fn read_pool(mut from: Section<'_, '_>) -> Pool {
             .parsed("responses", |text| text.parse().ok(), RESPONSES_REMEDY)
             .unwrap_or_default(),
         poll: read_poll(&mut from).unwrap_or_default(),
+        cpus: from.parsed("cpus", |text| text.parse().ok(), CPUS_REMEDY),
         model: from.string("model"),
         rotational: read_rotational(&mut from),
         trace: from.string("trace").map(PathBuf::from),

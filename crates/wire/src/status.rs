@@ -53,6 +53,9 @@ pub struct PoolStatus {
     pub device: String,
     /// The most commands at the device at a time.
     pub depth: u32,
+    /// The processors that its worker runs on, as in `0-3,8`; none if it runs on any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<String>,
     /// What the governor has decided; none without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub governor: Option<GovernorStatus>,
