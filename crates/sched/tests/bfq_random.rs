@@ -93,6 +93,8 @@ impl History {
                 self.bfq.set_weight(self.now, self.groups[at], weight);
             }
             4 if self.random.below(20) == 0 => {
+                let bounded = self.random.below(2) == 0;
+                self.bfq.set_bounded(bounded);
                 let tunables = tunables(&mut self.random);
                 assert_eq!(self.bfq.set_tunables(self.now, tunables), Ok(()));
             }

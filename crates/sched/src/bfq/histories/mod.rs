@@ -37,6 +37,8 @@ enum Step {
     Complete(u32),
     /// Nobody inserts into this queue any more.
     Remove(u32),
+    /// A governor begins or ends to see to what waits at the device.
+    Bound(bool),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -49,6 +51,7 @@ fn step() -> impl Strategy<Value = Step> {
         5 => Just(Step::Dispatch),
         4 => (0..32_u32).prop_map(Step::Complete),
         1 => (0..4 * QUEUES).prop_map(Step::Remove),
+        1 => any::<bool>().prop_map(Step::Bound),
     ]
 }
 
@@ -131,6 +134,7 @@ impl World {
                     self.bfq.remove_queue(self.now, queue);
                 }
             }
+            Step::Bound(bounded) => self.bfq.set_bounded(bounded),
         }
     }
 
