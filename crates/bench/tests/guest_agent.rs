@@ -127,8 +127,8 @@ fn a_program_that_starts_in_a_guest_is_helped_and_then_no_more() {
 fn help_ends_by_itself_when_the_agent_is_killed_or_the_guest_floods_its_port() {
     let _turn = turn();
     let Stage { daemon, guest, .. } = stage("killed");
-    // Killed while a program that it helps reads.
-    let kill = "evenkeel-agent run -- dd if=/dev/vda of=/dev/null bs=4k iflag=direct \
+    // Killed while a program that it helps reads, and has not yet read what it may with help.
+    let kill = "evenkeel-agent run -- dd if=/dev/vda of=/dev/null bs=512 iflag=direct \
                 >/dev/null 2>&1 & sleep 2; killall -9 evenkeel-agent; killall dd; true";
     guest.check(kill).unwrap();
     let after = wait_for(&daemon, "the end of help", |figures| figures["level"] == "none");
