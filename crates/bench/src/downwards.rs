@@ -9,12 +9,12 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use evenkeel_wire::agent::{FromGuest, LEASE_MS_MAX, Level, VERSION};
 use serde::Serialize;
 
@@ -23,6 +23,7 @@ use crate::client::IoOp;
 use crate::client::load::{Loader, Pattern, Shape, drive};
 use crate::image::fill_image;
 use crate::lab::find_program;
+use crate::loop_device::LoopDevice;
 use crate::process::{DiskSpec, PoolSpec, Server};
 use crate::stats::{Summary, percentile};
 
@@ -168,7 +169,7 @@ fn rows(scheduler: &str, priorities: &[String], samples: &[Vec<Sample>]) -> Vec<
 fn measure(options: &Options, dir: &Path, device: &LoopDevice, priority: &str) -> Result<Sample> {
     let disk = DiskSpec {
         name: DISK.to_owned(),
-        source: device.path.display().to_string(),
+        source: device.path().display().to_string(),
         weight: 100,
         create_bytes: None,
     };
@@ -277,7 +278,7 @@ impl Readers {
             fio.args(["--ioengine=libaio", "--numjobs=2", "--group_reporting", "--time_based"]);
             fio.arg(format!("--iodepth={READERS_DEPTH}"));
             fio.arg(format!("--runtime={seconds}"));
-            fio.arg(format!("--filename={}", device.path.display()));
+            fio.arg(format!("--filename={}", device.path().display()));
             fio.args(["--output-format=json", "--output"]).arg(&output);
             let log = File::create(dir.join("fio.log"));
             fio.stdin(Stdio::null()).stdout(Stdio::null());
@@ -296,40 +297,6 @@ impl Readers {
         let document: serde_json::Value = serde_json::from_str(json).context("fio's report")?;
         let bytes = document["jobs"][0]["read"]["bw_bytes"].as_f64();
         Ok(bytes.context("fio's report lacks a rate")? / 1e6)
-    }
-}
-
-/// A loop device with direct I/O on its file; detached when dropped.
-struct LoopDevice {
-    path: PathBuf,
-}
-
-impl LoopDevice {
-    fn attach(image: &Path) -> Result<Self> {
-        let mut losetup = Command::new(find_program("losetup")?);
-        losetup.args(["--find", "--show", "--direct-io=on"]).arg(image);
-        let output = losetup.output().context("losetup")?;
-        if !output.status.success() {
-            bail!("losetup: {}", String::from_utf8_lossy(&output.stderr).trim());
-        }
-        let path = String::from_utf8(output.stdout)?.trim().into();
-        Ok(Self { path })
-    }
-
-    fn set_scheduler(&self, name: &str) -> Result<()> {
-        let device = self.path.file_name().context("a loop device has a name")?;
-        let file = Path::new("/sys/block").join(device).join("queue/scheduler");
-        fs::write(&file, name).with_context(|| {
-            let known = fs::read_to_string(&file).unwrap_or_default();
-            format!("this kernel has no scheduler {name} for loop devices, but {}", known.trim())
-        })
-    }
-}
-
-impl Drop for LoopDevice {
-    fn drop(&mut self) {
-        // Ignored: it is detached with the last of its users at the latest.
-        let _ = Command::new("losetup").arg("--detach").arg(&self.path).output();
     }
 }
 

@@ -71,8 +71,9 @@ pub struct IsolationOptions {
 
 impl IsolationOptions {
     /// Returns the standard measurement: both schedulers, BFQ with each of `depths` commands at the
-    /// device, `qemu-storage-daemon` without a cap and with each of `caps` (percent of what the
-    /// aggressor gets alone); three aggressors, five rounds of one second.
+    /// device, `qemu-storage-daemon` without a cap, with each of `caps` (percent of what the
+    /// aggressor gets alone), and over the kernel's BFQ; three aggressors, five rounds of one
+    /// second.
     #[must_use]
     pub fn new(
         evenkeel: PathBuf,
@@ -93,6 +94,7 @@ impl IsolationOptions {
                 aio: "io_uring".to_owned(),
                 cap_percent: Some(percent),
             }));
+            targets.push(Target::KernelBfq);
         }
         Self {
             evenkeel,
@@ -131,7 +133,7 @@ pub fn name(shape: &Shape) -> String {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct IsolationRow {
     /// `evenkeel-bfq`, `evenkeel-none`, `evenkeel-bfq-depth-4`, `qsd-io_uring`,
-    /// `qsd-io_uring-cap-50`.
+    /// `qsd-io_uring-cap-50`, `qsd-kernel-bfq`.
     pub server: String,
     /// Operation, size and depth of the aggressor.
     pub aggressor: String,

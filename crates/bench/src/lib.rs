@@ -1,6 +1,7 @@
 //! Benchmarks and the guest lab: workloads, start-up measurement, statistics, reports.
 
 mod allocations;
+mod cgroup;
 mod child;
 pub mod client;
 pub mod cost;
@@ -13,6 +14,7 @@ pub mod image;
 pub mod isolation;
 pub mod kernel;
 pub mod lab;
+mod loop_device;
 pub mod process;
 mod qsd;
 pub mod rate;

@@ -17,6 +17,8 @@ pub(crate) enum QsdNode {
         /// Past the page cache.
         direct: bool,
     },
+    /// A part of a block device, by io_uring and past the page cache.
+    Part { device: PathBuf, offset: u64, bytes: u64 },
     /// Nothing: requests are answered at once (`null-co`).
     Null { bytes: u64 },
 }
@@ -29,21 +31,21 @@ pub(crate) struct QsdDisk {
     pub(crate) cap_bytes_s: Option<u64>,
 }
 
-/// Starts it with one vhost-user-blk export for each disk, at `dir/qsd-INDEX.sock`.
+/// Starts it with one vhost-user-blk export for each disk, at `dir/NAME-INDEX.sock`.
 ///
 /// # Errors
 ///
 /// As [`Server::evenkeel`].
-pub(crate) fn start(dir: &Path, disks: &[QsdDisk], vrings: u16) -> Result<Server> {
+pub(crate) fn start(dir: &Path, name: &str, disks: &[QsdDisk], vrings: u16) -> Result<Server> {
     let mut arguments = Vec::new();
     let mut sockets = Vec::new();
     for (index, disk) in disks.iter().enumerate() {
-        let socket = dir.join(format!("qsd-{index}.sock"));
+        let socket = dir.join(format!("{name}-{index}.sock"));
         arguments.extend(disk_arguments(index, disk, &socket, vrings));
         sockets.push(socket);
     }
     let binary = Path::new("qemu-storage-daemon");
-    Server::start(binary, arguments, sockets, dir.join("qsd.log"))
+    Server::start(binary, arguments, sockets, dir.join(format!("{name}.log")))
 }
 
 fn disk_arguments(index: usize, disk: &QsdDisk, socket: &Path, vrings: u16) -> Vec<String> {
@@ -66,6 +68,19 @@ fn disk_arguments(index: usize, disk: &QsdDisk, socket: &Path, vrings: u16) -> V
                 ),
             );
             say("blockdev", format!("driver=raw,node-name={top},file=file{index}"));
+        }
+        QsdNode::Part { device, offset, bytes } => {
+            // Whoever has the other part must not be kept out.
+            say(
+                "blockdev",
+                format!(
+                    "driver=host_device,node-name=file{index},filename={},cache.direct=on,\
+                     aio=io_uring,locking=off",
+                    device.display()
+                ),
+            );
+            let part = format!("offset={offset},size={bytes}");
+            say("blockdev", format!("driver=raw,node-name={top},file=file{index},{part}"));
         }
         QsdNode::Null { bytes } => {
             let driver = "driver=null-co,read-zeroes=off";
@@ -112,5 +127,19 @@ mod tests {
                  addr.path=run/d.sock,writable=on,num-queues=4",
             ]
         );
+    }
+
+    #[test]
+    fn a_part_of_a_device_leaves_the_rest_to_others() {
+        let device = PathBuf::from("/dev/loop3");
+        let node = QsdNode::Part { device, offset: 4096, bytes: 8192 };
+        let disk = QsdDisk { node, cap_bytes_s: None };
+        let arguments = disk_arguments(0, &disk, Path::new("d.sock"), 1);
+        assert_eq!(
+            arguments[1],
+            "driver=host_device,node-name=file0,filename=/dev/loop3,cache.direct=on,\
+             aio=io_uring,locking=off"
+        );
+        assert_eq!(arguments[3], "driver=raw,node-name=disk0,file=file0,offset=4096,size=8192");
     }
 }

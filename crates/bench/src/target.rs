@@ -4,9 +4,12 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
+use evenkeel_wire::DEFAULT_WEIGHT;
 
+use crate::cgroup::Cgroup;
 use crate::cpu::CpuMeter;
 use crate::image::{fill_image, has_direct_io};
+use crate::loop_device::LoopDevice;
 use crate::process::{DiskSpec, PoolSpec, Server, quoted};
 use crate::qsd::{self, QsdDisk, QsdNode};
 
@@ -32,6 +35,9 @@ pub enum Target {
     },
     /// `qemu-storage-daemon` with `null-co`.
     QsdNull,
+    /// A `qemu-storage-daemon` for each disk, in a control group of its own with equal weight; the
+    /// disks are parts of one loop device, which the kernel's BFQ schedules.
+    KernelBfq,
     /// A server that somebody else has started.
     Other {
         /// Its socket.
@@ -87,6 +93,7 @@ impl fmt::Display for Target {
             Self::Qsd { aio, cap_percent: None } => write!(f, "qsd-{aio}"),
             Self::Qsd { aio, cap_percent: Some(percent) } => write!(f, "qsd-{aio}-cap-{percent}"),
             Self::QsdNull => write!(f, "qsd-null-co"),
+            Self::KernelBfq => write!(f, "qsd-kernel-bfq"),
             Self::Other { socket, .. } => write!(f, "{}", socket.display()),
         }
     }
@@ -161,15 +168,23 @@ impl Stage {
     #[must_use]
     pub fn refusal(&self, target: &Target) -> Option<&'static str> {
         match (target, &self.backing) {
-            (Target::Qsd { .. } | Target::QsdNull, Backing::Model(_)) => {
+            (Target::Qsd { .. } | Target::QsdNull | Target::KernelBfq, Backing::Model(_)) => {
                 Some("it cannot imitate a device")
+            }
+            (Target::KernelBfq, Backing::Image) if !LoopDevice::offers("bfq") => {
+                Some("this kernel has no loop devices with BFQ")
+            }
+            (Target::KernelBfq, Backing::Image) if !rustix::process::geteuid().is_root() => {
+                Some("a loop device needs root")
+            }
+            (Target::KernelBfq, Backing::Image) if !Cgroup::is_there() => {
+                Some("this system has no control groups for block devices")
             }
             (Target::Qsd { aio, .. }, Backing::Image) if aio == "native" && !self.is_direct => {
                 Some("aio=native needs direct I/O, which this file system does not have")
             }
-            (Target::Qsd { .. }, Backing::Null) | (Target::QsdNull, Backing::Image) => {
-                Some("it serves something else")
-            }
+            (Target::Qsd { .. } | Target::KernelBfq, Backing::Null)
+            | (Target::QsdNull, Backing::Image) => Some("it serves something else"),
             _ => None,
         }
     }
@@ -192,19 +207,22 @@ impl Stage {
             Target::QsdNull => {
                 self.start_qsd(vrings, cap_bytes_s, |_| QsdNode::Null { bytes: self.disk_bytes })?
             }
+            Target::KernelBfq => return self.start_kernel_bfq(vrings),
             Target::Other { socket, pid } => {
                 ensure!(socket.exists(), "there is no socket {}", socket.display());
                 return Ok(Running {
-                    server: None,
+                    servers: Vec::new(),
                     is_evenkeel: false,
                     sockets: vec![socket.clone()],
                     pid: *pid,
+                    _below: None,
                 });
             }
         };
         let sockets = (0..self.disks).map(|index| server.socket(index).to_owned()).collect();
         let is_evenkeel = matches!(target, Target::Evenkeel { .. });
-        Ok(Running { pid: Some(server.pid()), is_evenkeel, sockets, server: Some(server) })
+        let pid = Some(server.pid());
+        Ok(Running { servers: vec![server], is_evenkeel, sockets, pid, _below: None })
     }
 
     fn image(&self, index: usize) -> PathBuf {
@@ -239,6 +257,34 @@ impl Stage {
         Server::evenkeel(&self.evenkeel, &self.dir, &pool)
     }
 
+    /// As it is, but for raising, which is off here for everybody.
+    fn start_kernel_bfq(&self, vrings: u16) -> Result<Running> {
+        let image = self.dir.join(format!("{}-loop.img", self.name));
+        fill_image(&image, self.disk_bytes * self.disks as u64)
+            .with_context(|| format!("cannot write {}", image.display()))?;
+        let device = LoopDevice::attach(&image)?;
+        device.set_scheduler("bfq")?;
+        if let Some(low_latency) = self.low_latency {
+            device.tune("low_latency", if low_latency { "1" } else { "0" })?;
+        }
+        let (mut groups, mut servers, mut sockets) = (Vec::new(), Vec::new(), Vec::new());
+        for index in 0..self.disks {
+            let name = format!("part{index}");
+            let group = Cgroup::new(&name, DEFAULT_WEIGHT)?;
+            let offset = self.disk_bytes * index as u64;
+            let (device, bytes) = (device.path().to_owned(), self.disk_bytes);
+            let node = QsdNode::Part { device, offset, bytes };
+            let server =
+                qsd::start(&self.dir, &name, &[QsdDisk { node, cap_bytes_s: None }], vrings)?;
+            group.add(server.pid())?;
+            sockets.push(server.socket(0).to_owned());
+            groups.push(group);
+            servers.push(server);
+        }
+        let below = Below { _device: device, _groups: groups };
+        Ok(Running { servers, is_evenkeel: false, sockets, pid: None, _below: Some(below) })
+    }
+
     fn start_qsd(
         &self,
         vrings: u16,
@@ -250,8 +296,15 @@ impl Stage {
             QsdDisk { node: node(index), cap_bytes_s }
         };
         let disks: Vec<QsdDisk> = (0..self.disks).map(disk).collect();
-        qsd::start(&self.dir, &disks, vrings)
+        qsd::start(&self.dir, "qsd", &disks, vrings)
     }
+}
+
+/// What stands between servers and the disk of the host.
+#[derive(Debug)]
+struct Below {
+    _device: LoopDevice,
+    _groups: Vec<Cgroup>,
 }
 
 /// How often a server and its guests wake each other.
@@ -264,10 +317,13 @@ pub(crate) struct Exits {
 /// A server at work. One that was started here is killed when dropped.
 #[derive(Debug)]
 pub struct Running {
-    server: Option<Server>,
+    /// One, several that make one together, or none if somebody else has started it.
+    servers: Vec<Server>,
     is_evenkeel: bool,
     sockets: Vec<PathBuf>,
     pid: Option<u32>,
+    /// Ends after the servers: fields are dropped in this order.
+    _below: Option<Below>,
 }
 
 impl Running {
@@ -293,7 +349,7 @@ impl Running {
     ///
     /// If it does not answer.
     pub(crate) fn exits(&self) -> Result<Option<Exits>> {
-        let Some(server) = self.server.as_ref().filter(|_| self.is_evenkeel) else {
+        let Some(server) = self.servers.first().filter(|_| self.is_evenkeel) else {
             return Ok(None);
         };
         let status = server.status()?;
@@ -313,10 +369,11 @@ impl Running {
     where
         Result<T, E>: anyhow::Context<T, E>,
     {
-        match &self.server {
-            Some(server) => result.with_context(|| format!("log:\n{}", server.log_tail())),
-            None => result.context("the server"),
+        let logs: Vec<String> = self.servers.iter().map(Server::log_tail).collect();
+        if logs.is_empty() {
+            return result.context("the server");
         }
+        result.with_context(|| format!("log:\n{}", logs.join("\n")))
     }
 
     /// Ends it, if it was started here.
@@ -324,8 +381,8 @@ impl Running {
     /// # Errors
     ///
     /// If it does not leave when asked to.
-    pub fn leave(self) -> Result<()> {
-        if let Some(mut server) = self.server {
+    pub fn leave(mut self) -> Result<()> {
+        for server in &mut self.servers {
             server.terminate()?;
         }
         Ok(())
@@ -341,7 +398,8 @@ mod tests {
         let capped = Target::Qsd { aio: "io_uring".to_owned(), cap_percent: Some(50) };
         let deep = Target::Evenkeel { scheduler: "bfq".to_owned(), depth: Some(4), setting: None };
         let polls = Target::evenkeel_with("none", "poll", "auto");
-        let targets = [Target::evenkeel("bfq"), deep, polls, Target::qsd("io_uring"), capped];
+        let qsd = Target::qsd("io_uring");
+        let targets = [Target::evenkeel("bfq"), deep, polls, qsd, capped, Target::KernelBfq];
         let names = targets.each_ref().map(ToString::to_string);
         let expected = [
             "evenkeel-bfq",
@@ -349,6 +407,7 @@ mod tests {
             "evenkeel-none-poll-auto",
             "qsd-io_uring",
             "qsd-io_uring-cap-50",
+            "qsd-kernel-bfq",
         ];
         assert_eq!(names, expected);
     }
@@ -372,6 +431,7 @@ mod tests {
         stage.backing = Backing::Model("hdd".to_owned());
         assert_eq!(stage.refusal(&Target::evenkeel("bfq")), None);
         assert!(stage.refusal(&Target::qsd("io_uring")).is_some());
+        assert!(stage.refusal(&Target::KernelBfq).is_some());
         stage.backing = Backing::Null;
         assert_eq!((stage.refusal(&Target::QsdNull), stage.io()), (None, "null"));
     }

@@ -50,6 +50,32 @@ fn victim_and_aggressor_are_served_together_on_a_real_file() {
 }
 
 #[test]
+fn the_kernels_bfq_is_measured_where_it_is_and_leaves_nothing_behind() {
+    let dir = scene("kernel");
+    let mut lines = Vec::new();
+    let options = |dir: &Path| {
+        let evenkeel = build_evenkeel().unwrap();
+        let mut options = IsolationOptions::new(evenkeel, dir.to_owned(), Backing::Image, &[], &[]);
+        options.targets = vec![Target::evenkeel("none"), Target::KernelBfq];
+        options.aggressors.truncate(1);
+        (options.disk_bytes, options.rounds) = (32 << 20, 1);
+        options.duration = Duration::from_millis(100);
+        options
+    };
+    let report = run(&options(&dir), &mut |line| lines.push(line.to_owned())).unwrap();
+    let is_left_out = lines.iter().any(|line| line.starts_with("qsd-kernel-bfq is left out: "));
+    assert_eq!(report.rows.len(), if is_left_out { 1 } else { 2 }, "{lines:?}");
+    for row in &report.rows {
+        assert!(row.victim_p99_us > 0.0 && row.aggressor_mb_s > 0.0, "{row:?}");
+    }
+    let loops = std::process::Command::new("losetup").arg("--list").output();
+    let loops = loops.map_or_else(|_| Vec::new(), |loops| loops.stdout);
+    let image = dir.display().to_string();
+    assert!(!String::from_utf8_lossy(&loops).contains(&image), "a loop device is left");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
 fn a_modelled_disk_makes_the_victim_wait_for_its_neighbour() {
     let dir = scene("modelled");
     let targets = vec![Target::evenkeel("none")];
