@@ -16,9 +16,9 @@
 //! A search for a knee is an *epoch* with everything let in, and a bisection of a ladder of levels,
 //! an epoch each: a level will do if it moves as much as everything did, but for a tolerance. Then
 //! it holds for many times as long as the search took, and for longer each time that nothing has
-//! changed. While somebody is busy who waits for each answer (one short request at a time, or a
+//! changed; unless nobody was kept out when it was found, and somebody is now. While somebody is busy who waits for each answer (one short request at a time, or a
 //! queue that the scheduler has raised), the tolerance is larger: that is a load of its own, with
-//! knees of its own.
+//! knees of its own, and its searches begin with what is enough without him.
 //!
 //! Source of the idea, that little in flight at full rate is where to be, and that it is found by
 //! trying: N. Cardwell and others, "BBR: Congestion-Based Congestion Control", ACM Queue 14, 2016.
@@ -78,6 +78,8 @@ impl Load {
 #[derive(Clone, Copy, Debug)]
 struct Knee {
     level: usize,
+    /// Whether the load asked for no more when it was found, so that the device may need more.
+    is_open: bool,
     /// What was moved with it.
     rate: u64,
     /// When to look again, and for how many times the search it held.
@@ -163,6 +165,8 @@ pub(crate) struct Governor {
     phase: Phase,
     /// What was moved when everything was let in.
     full_rate: u64,
+    /// The level that held everything then; none if somebody was kept out all the same.
+    open_level: Option<usize>,
     /// What was moved at the lowest level that will do.
     enough_rate: u64,
     search_begun: Nanos,
@@ -189,6 +193,7 @@ impl Governor {
             load: Load::default(),
             phase: Phase::Full,
             full_rate: 0,
+            open_level: None,
             enough_rate: 0,
             search_begun: Nanos::ZERO,
             epoch: Epoch::default(),
@@ -397,6 +402,7 @@ impl Governor {
                     commands
                 };
                 let high = LADDER.partition_point(|&level| level < units).min(self.top);
+                self.open_level = (!is_bound && high < self.top).then_some(high);
                 self.narrow_down(now, None, high);
             }
             Phase::Between { low, high } => {
@@ -423,7 +429,9 @@ impl Governor {
             _ => HOLD_MIN,
         };
         let span = (now - self.search_begun).0.saturating_mul(hold);
-        *knee = Some(Knee { level: high, rate, review_at: now + Nanos(span).min(HOLD), hold });
+        let review_at = now + Nanos(span).min(HOLD);
+        let is_open = self.open_level == Some(high);
+        *knee = Some(Knee { level: high, is_open, rate, review_at, hold });
         self.searches += 1;
         self.begin(Phase::Hold);
     }
@@ -435,13 +443,22 @@ impl Governor {
         };
         let differs = rate.abs_diff(knee.rate) > knee.rate / 4;
         // Beside somebody who is waited for, what is moved says little about the device.
-        if now >= knee.review_at || (is_bound && differs && !self.load.narrow) {
+        let is_wrong = is_bound && (knee.is_open || (differs && !self.load.narrow));
+        if now >= knee.review_at || is_wrong {
             if differs {
                 knee.hold = HOLD_MIN / 2;
             }
             return self.begin(Phase::Full);
         }
         self.epoch = Epoch { begun: Some(now), ..Epoch::default() };
+    }
+
+    /// Returns the highest level that is worth trying with a load: what is more than enough while
+    /// nobody waits for each answer is more than enough beside somebody who does, and in his way.
+    fn widest(&self, load: Load) -> usize {
+        let wide = self.knees[Load { narrow: false, ..load }.index()];
+        let is_known = wide.filter(|knee| load.narrow && !knee.is_open);
+        is_known.map_or(self.top, |knee| knee.level)
     }
 
     /// Begins an epoch, with the limits that it is about.
@@ -453,7 +470,7 @@ impl Governor {
                 let at_work = load.index() == self.load.index();
                 let knee = self.knees[load.index()].map_or(self.top, |knee| knee.level);
                 match phase {
-                    Phase::Full if at_work => self.top,
+                    Phase::Full if at_work => self.widest(load),
                     Phase::Between { low, high } if at_work => between(low, high),
                     _ => knee,
                 }

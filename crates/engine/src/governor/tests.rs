@@ -5,7 +5,7 @@ use super::*;
 const KIB: u64 = 1024;
 
 /// A device that works on up to `ways` commands at a time, each of which takes `span`, under
-/// somebody who always has more.
+/// somebody who always has `most` of them.
 struct Bench {
     governor: Governor,
     now: Nanos,
@@ -13,6 +13,7 @@ struct Bench {
     at_device: std::collections::VecDeque<Nanos>,
     ways: usize,
     span: Nanos,
+    most: usize,
     /// Whether somebody waits when all have come back.
     waits: bool,
 }
@@ -23,14 +24,16 @@ impl Bench {
         governor.turn(true, true);
         let at_device = std::collections::VecDeque::new();
         let (now, span) = (Nanos::ORIGIN, Nanos::from_micros(100));
-        Self { governor, now, at_device, ways, span, waits: true }
+        Self { governor, now, at_device, ways, span, most: usize::MAX, waits: true }
     }
 
     /// Lets commands of a kind and length go round for a while.
     fn run(&mut self, writes: bool, nr_sectors: u32, span: Nanos) {
         let end = self.now + span;
         while self.now < end {
-            while self.governor.admits(|| true) {
+            while self.governor.admits(|| self.at_device.len() < self.most)
+                && self.at_device.len() < self.most
+            {
                 self.governor.sent(self.now, writes, nr_sectors);
                 let len = self.at_device.len();
                 // Whoever finds all ways busy waits for the one that is free first.
@@ -92,6 +95,34 @@ fn a_device_that_became_faster_gets_more() {
     // Nobody can see that at the level found; so it takes until the next search.
     bench.run(false, 8, Nanos::from_secs(120));
     assert_eq!(bench.report().reads.commands, 16);
+}
+
+#[test]
+fn who_asks_for_more_than_anybody_before_is_not_held_to_that() {
+    let mut bench = Bench::new(64, 16);
+    bench.most = 4;
+    bench.run(false, 8, Nanos::from_secs(300));
+    assert_eq!(bench.report().reads.commands, 4);
+    bench.most = usize::MAX;
+    bench.run(false, 8, Nanos::from_secs(2));
+    assert_eq!(bench.report().reads.commands, 16);
+}
+
+#[test]
+fn beside_somebody_who_waits_a_search_begins_with_what_is_enough_without_him() {
+    let mut bench = Bench::new(64, 4);
+    bench.run(false, 8, Nanos::from_secs(2));
+    assert_eq!(bench.report().reads.commands, 4);
+    let (mut lone, mut most) = (0, 0);
+    for _ in 0..400 {
+        for _ in 0..LONE_MIN {
+            bench.governor.arrived(bench.now, 0, true, &mut lone);
+        }
+        bench.run(false, 8, Nanos::from_millis(5));
+        most = most.max(bench.report().reads.commands);
+    }
+    assert!(bench.report().narrow);
+    assert_eq!(most, 4);
 }
 
 #[test]
