@@ -235,7 +235,12 @@ impl Read {
         // behind that reader it would wait as long, and then look like one that starts.
         let continues = distance == 0;
         let nearest = if continues { BLOCK_SECTORS } else { TOUCHING_SECTORS };
-        let evidence = self.reach - log2(distance.max(nearest)) - trials;
+        let mut evidence = self.reach - log2(distance.max(nearest)) - trials;
+        if continues && track.is_in_order() {
+            // However near one another all the files are that a program reads which starts meanwhile:
+            // they tell nothing of chance here.
+            evidence = evidence.max(JOIN_AGAIN);
+        }
         let is_silent = self.now.since(track.last) > ABANDONED;
         let is_doubtful = !continues && (is_silent || track.is_in_order());
         let needed = if is_doubtful { JOIN_AGAIN } else { JOIN };

@@ -80,6 +80,25 @@ fn a_file_read_in_order_goes_on_after_a_second_of_random_reads() {
 }
 
 #[test]
+fn a_file_read_in_order_goes_on_after_many_small_files_beside_one_another() {
+    let mut streams = Streams::default();
+    let mut random = dice(1);
+    let mut ids = Vec::new();
+    for turn in 0..20 {
+        for read in 0..8 {
+            let sector = 8000 * MIB + (turn * 8 + read) * 256;
+            let id = look(&mut streams, at_ms(turn * 900 + read), sector, 256).stream.0;
+            ids.push(id);
+        }
+        for file in 0..300 {
+            let sector = 400 * MIB + random(500) * 24;
+            look(&mut streams, at_ms(turn * 900 + 10 + file * 2), sector, 16);
+        }
+    }
+    assert!(ids[2..].iter().all(|&id| id == ids[2]), "{ids:?}");
+}
+
+#[test]
 fn priorities_do_not_mix() {
     let mut streams = Streams::default();
     for (index, priority) in [(0, 1), (0, 2), (1, 1), (1, 2)] {
