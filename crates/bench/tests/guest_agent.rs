@@ -74,13 +74,15 @@ struct Stage {
     guest: Guest,
 }
 
-/// A guest whose disk is served by a daemon that trusts it, with a running agent.
+/// A guest whose disk is served by a daemon that trusts it, with a running agent. The disk is that
+/// of a slow card: nobody reads so fast there that he has soon read all that he may with help.
 fn stage(name: &str) -> Stage {
     let space = Space::new(name);
     let daemon = evenkeel()
         .disk("desk", space.path("desk.img"))
         .arg("--create=256M")
         .arg("--trust=interactive")
+        .arg("--model=sdhc")
         .serve()
         .unwrap();
     let guest = lab_with_agent()
@@ -127,8 +129,8 @@ fn a_program_that_starts_in_a_guest_is_helped_and_then_no_more() {
 fn help_ends_by_itself_when_the_agent_is_killed_or_the_guest_floods_its_port() {
     let _turn = turn();
     let Stage { daemon, guest, .. } = stage("killed");
-    // Killed while a program that it helps reads, and has not yet read what it may with help.
-    let kill = "evenkeel-agent run -- dd if=/dev/vda of=/dev/null bs=512 iflag=direct \
+    // Killed while a program that it helps reads.
+    let kill = "evenkeel-agent run -- dd if=/dev/vda of=/dev/null bs=4k iflag=direct \
                 >/dev/null 2>&1 & sleep 2; killall -9 evenkeel-agent; killall dd; true";
     guest.check(kill).unwrap();
     let after = wait_for(&daemon, "the end of help", |figures| figures["level"] == "none");
