@@ -257,7 +257,8 @@ impl Stage {
         Server::evenkeel(&self.evenkeel, &self.dir, &pool)
     }
 
-    /// As it is, but for raising, which is off here for everybody.
+    /// Starts a daemon for each part of a loop device that the kernel's BFQ schedules; its tunables
+    /// are the kernel's, but for raising.
     fn start_kernel_bfq(&self, vrings: u16) -> Result<Running> {
         let image = self.dir.join(format!("{}-loop.img", self.name));
         fill_image(&image, self.disk_bytes * self.disks as u64)

@@ -16,9 +16,10 @@
 //! A search for a knee is an *epoch* with everything let in, and a bisection of a ladder of levels,
 //! an epoch each: a level will do if it moves as much as everything did, but for a tolerance. Then
 //! it holds for many times as long as the search took, and for longer each time that nothing has
-//! changed; unless nobody was kept out when it was found, and somebody is now. While somebody is busy who waits for each answer (one short request at a time, or a
-//! queue that the scheduler has raised), the tolerance is larger: that is a load of its own, with
-//! knees of its own, and its searches begin with what is enough without him.
+//! changed; unless nobody was kept out when it was found, and somebody is now. While somebody is
+//! busy who waits for each answer (one short request at a time, or a queue that the scheduler has
+//! raised), the tolerance is larger: that is a load of its own, with knees of its own, and its
+//! searches begin with what is enough without him.
 //!
 //! Source of the idea, that little in flight at full rate is where to be, and that it is found by
 //! trying: N. Cardwell and others, "BBR: Congestion-Based Congestion Control", ACM Queue 14, 2016.
@@ -68,6 +69,11 @@ struct Load {
 
 impl Load {
     const COUNT: usize = 8;
+
+    /// Returns the same while nobody waits for each answer.
+    const fn wide(self) -> Self {
+        Self { narrow: false, ..self }
+    }
 
     const fn index(self) -> usize {
         self.writes as usize * 4 + self.long as usize * 2 + self.narrow as usize
@@ -358,6 +364,10 @@ impl Governor {
             long: epoch.long * 2 > epoch.sectors,
             narrow: self.favours && now < self.narrow_until,
         };
+        if let Some(wide) = &mut self.knees[load.wide().index()] {
+            // It may be long since anybody could look.
+            wide.is_open |= now >= wide.review_at;
+        }
         if load != self.load {
             // What was found so far is of another load.
             self.load = load;
@@ -383,6 +393,7 @@ impl Governor {
             None => self.begin(Phase::Full),
             Some(knee) => {
                 knee.review_at = now + Nanos(span.0.saturating_mul(knee.hold)).min(HOLD);
+                knee.is_open = false;
                 self.begin(Phase::Hold);
             }
         }
@@ -456,7 +467,7 @@ impl Governor {
     /// Returns the highest level that is worth trying with a load: what is more than enough while
     /// nobody waits for each answer is more than enough beside somebody who does, and in his way.
     fn widest(&self, load: Load) -> usize {
-        let wide = self.knees[Load { narrow: false, ..load }.index()];
+        let wide = self.knees[load.wide().index()];
         let is_known = wide.filter(|knee| load.narrow && !knee.is_open);
         is_known.map_or(self.top, |knee| knee.level)
     }

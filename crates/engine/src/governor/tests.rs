@@ -126,6 +126,23 @@ fn beside_somebody_who_waits_a_search_begins_with_what_is_enough_without_him() {
 }
 
 #[test]
+fn a_device_that_became_faster_gets_more_however_long_somebody_waits_for_each_answer() {
+    let mut bench = Bench::new(64, 2);
+    bench.run(false, 8, Nanos::from_secs(2));
+    assert_eq!(bench.report().reads.commands, 2);
+    bench.ways = 16;
+    let mut lone = 0;
+    for _ in 0..2400 {
+        for _ in 0..LONE_MIN {
+            bench.governor.arrived(bench.now, 0, true, &mut lone);
+        }
+        bench.run(false, 8, Nanos::from_millis(100));
+    }
+    assert!(bench.report().narrow);
+    assert!(bench.report().reads.commands >= 8);
+}
+
+#[test]
 fn bursts_that_leave_the_device_idle_are_served_as_fast_as_it_can() {
     let mut bench = Bench::new(64, 8);
     bench.waits = false;
