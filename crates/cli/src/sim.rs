@@ -1,10 +1,12 @@
 //! `evenkeel sim`: calls the experiments in virtual time and prints what they report.
 
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand, ValueEnum};
 use evenkeel_bench::{d36, demo, speed};
+use evenkeel_sim::demo::CpuModel;
 use evenkeel_sim::replay::Kind;
 use evenkeel_sim::world::App;
 use evenkeel_sim::{ModelSpec, blocks, practice};
@@ -25,6 +27,7 @@ use swarm::SwarmArgs;
     evenkeel sim d36 --quick\n  \
     evenkeel sim d36 --figure 8 --format html > figure8.html\n  \
     evenkeel sim demo --scheduler noop,bfq --device hdd:rpm=7200\n  \
+    evenkeel sim demo --measured target/demo/result.json\n  \
     evenkeel sim swarm --seed 1 --seeds 1000\n  \
     evenkeel sim blocks --format html > blocks.html\n  \
     evenkeel sim best-practice\n  \
@@ -129,6 +132,10 @@ struct DemoArgs {
     #[arg(long, value_name = "NAME", default_value = "hdd",
           value_parser = str::parse::<ModelSpec>)]
     device: ModelSpec,
+    /// What `evenkeel bench demo` has measured (result.json): predict the same rows, for guests with
+    /// CPUs of that speed, and tell how far off that is
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["scheduler", "device"])]
+    measured: Option<PathBuf>,
     /// Starts on the idle disk, and again as many under load
     #[arg(long, value_name = "N", default_value_t = 5,
           value_parser = clap::value_parser!(u32).range(1..=100))]
@@ -204,14 +211,24 @@ fn run_speed(args: &SpeedArgs) -> Outcome<()> {
 }
 
 fn run_demo(args: &DemoArgs) -> Outcome<()> {
-    let DemoArgs { scheduler, device, starts, runs, seed, format } = args;
-    let report = demo::predict(&demo::PredictOptions {
+    let DemoArgs { scheduler, device, measured, starts, runs, seed, format } = args;
+    let measured =
+        measured.as_deref().map(demo::Measured::read).transpose().map_err(Failure::Use)?;
+    let mut options = demo::PredictOptions {
         schedulers: scheduler.clone(),
         device: device.clone(),
         starts: *starts,
         runs: *runs,
         seed: *seed,
-    });
+        cpu: CpuModel::EMULATED,
+    };
+    if let Some(demo::Measured { device, schedulers, cpu, .. }) = measured.clone() {
+        options = demo::PredictOptions { schedulers, device, cpu, ..options };
+    }
+    let mut report = demo::predict(&options);
+    if let Some(measured) = measured {
+        measured.compare(&mut report);
+    }
     print(&match format {
         ReportFormat::Table => report.table(),
         ReportFormat::Json => serde_json::to_string_pretty(&report).map_err(Failure::work)? + "\n",

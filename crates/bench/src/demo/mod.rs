@@ -13,6 +13,7 @@
 
 pub(crate) mod images;
 pub(crate) mod launch;
+mod measured;
 mod page;
 mod predict;
 mod progress;
@@ -24,6 +25,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 
+pub use self::measured::{Comparison, Measured};
 pub use self::predict::{PredictOptions, predict};
 use self::progress::Progress;
 pub use self::report::{Report, Row};

@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::Options;
 use super::images::Images;
 use super::launch::{LIMIT, Run};
+use super::measured::Comparison;
 use super::page;
 use super::scene::Rates;
 use crate::lab::kvm_works;
@@ -28,6 +29,9 @@ pub struct Report {
     pub application_files: u32,
     /// Bytes in them.
     pub application_bytes: u64,
+    /// In a prediction, what was measured beside it; nowhere else.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub measured: Vec<Comparison>,
     /// What readers of these figures must know.
     pub notes: Vec<String>,
     /// How long the demonstration took, in seconds.
@@ -121,6 +125,7 @@ impl Report {
             accelerator,
             application_files: images.files,
             application_bytes: images.bytes,
+            measured: Vec::new(),
             notes: notes.to_vec(),
             seconds: tenths(took.as_secs_f64()),
         }
@@ -161,6 +166,10 @@ impl Report {
             ));
         }
         text.push_str("\n± is half the 95 % confidence interval (Student's t).\n");
+        for comparison in &self.measured {
+            text.push_str(&comparison.line());
+            text.push('\n');
+        }
         text
     }
 

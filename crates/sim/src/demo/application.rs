@@ -44,6 +44,23 @@ impl CpuModel {
         threads: Nanos::from_millis(25),
     };
 
+    /// Returns a CPU on which everything takes so many thousandths of the time.
+    #[must_use]
+    pub fn scaled(&self, permille: u64) -> Self {
+        let scale = |time: Nanos| Nanos(time.0.saturating_mul(permille) / 1000);
+        let (least, most) = self.fault;
+        Self {
+            kick: scale(self.kick),
+            interrupt: scale(self.interrupt),
+            wakeup: scale(self.wakeup),
+            call: scale(self.call),
+            page: scale(self.page),
+            fault: (scale(least), scale(most)),
+            file: scale(self.file),
+            threads: scale(self.threads),
+        }
+    }
+
     /// Returns what a read of so many sectors costs its reader.
     #[must_use]
     pub const fn of_read(&self, sectors: u64) -> Nanos {

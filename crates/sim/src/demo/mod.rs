@@ -9,6 +9,7 @@
 //! CPUs of an emulated guest take is in [`CpuModel`], and was read from traces of idle starts.
 
 mod application;
+mod calibrate;
 
 use evenkeel_sched::{Class, Kind, Nanos, Priority};
 
@@ -19,6 +20,7 @@ use crate::world::{
 };
 
 pub use application::{Application, CpuModel};
+pub use calibrate::calibrated;
 
 /// How the demonstration is played.
 #[derive(Clone, Debug)]
@@ -78,17 +80,7 @@ const CACHE_MIB: u64 = 160;
 #[must_use]
 pub fn play(scene: &Scene, seed: u64) -> Outcome {
     let mut random = Random::new(seed);
-    let device = scene.device.build().expect("a device that was parsed can be built");
-    let host = HostModel::new(HostPath::Evenkeel, scene.scheduler);
-    let mut world = World::new(FaultyDevice::new(device), &host, random.bits());
-    let guests = [2, 1].map(|cpus| {
-        let index = u64::from(cpus == 1);
-        let image = File { start: index * IMAGE, sectors: IMAGE };
-        let mut guest = GuestModel::new(Kind::None, image);
-        guest.os = OsModel { wakeup: scene.cpu.wakeup, ..OsModel::new(cpus, CACHE_MIB) };
-        (guest.kick, guest.interrupt) = (scene.cpu.kick, scene.cpu.interrupt);
-        world.add_guest(&guest)
-    });
+    let (mut world, guests) = set_up(scene, &mut random);
     let application = Application::new(&scene.cpu);
     let mut outcome = Outcome::default();
     for _ in 0..scene.starts {
@@ -115,6 +107,22 @@ pub fn play(scene: &Scene, seed: u64) -> Outcome {
         }
     }
     outcome
+}
+
+/// Returns the host with its two guests, A first.
+fn set_up(scene: &Scene, random: &mut Random) -> (World, [Place; 2]) {
+    let device = scene.device.build().expect("a device that was parsed can be built");
+    let host = HostModel::new(HostPath::Evenkeel, scene.scheduler);
+    let mut world = World::new(FaultyDevice::new(device), &host, random.bits());
+    let guests = [2, 1].map(|cpus| {
+        let index = u64::from(cpus == 1);
+        let image = File { start: index * IMAGE, sectors: IMAGE };
+        let mut guest = GuestModel::new(Kind::None, image);
+        guest.os = OsModel { wakeup: scene.cpu.wakeup, ..OsModel::new(cpus, CACHE_MIB) };
+        (guest.kick, guest.interrupt) = (scene.cpu.kick, scene.cpu.interrupt);
+        world.add_guest(&guest)
+    });
+    (world, guests)
 }
 
 /// Starts the application once with cold caches, after a silence; returns how long it took, if it
