@@ -146,6 +146,7 @@ impl Pool {
             governs: governs(&plan.settings, rotational),
             tells_streams_apart: plan.settings.streams.unwrap_or(true),
             polls: polls(&plan.settings),
+            sqpoll_ms: plan.settings.sqpoll_ms,
             priorities: IoPriorities::new(plan.settings.device_priority),
             trace: recorder,
             groups: plan.groups.clone(),

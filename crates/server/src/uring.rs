@@ -75,6 +75,10 @@ fn event(entry: &cqueue::Entry) -> Option<Event> {
 /// One thread's ring.
 pub(crate) struct Ring {
     uring: IoUring,
+    /// Whether a thread of the kernel takes what is queued (`IORING_SETUP_SQPOLL`).
+    is_taken: bool,
+    /// Whether a descriptor is queued that may be closed after the next call.
+    watches: bool,
     /// What had to leave the completion queue before it was asked for.
     early: Vec<Event>,
     system_calls: u64,
@@ -94,16 +98,20 @@ impl std::fmt::Debug for Ring {
 
 impl Ring {
     /// Makes the ring of this thread; `files` are named by their index from then on, -1 is none.
+    /// With `sqpoll_ms` a thread of the kernel takes what is queued, without a call, and sleeps
+    /// after so many ms with nothing.
     ///
     /// # Errors
     ///
     /// * What the system says, for example if `io_uring` is switched off
     ///   (`kernel.io_uring_disabled`).
-    pub(crate) fn new(files: &[RawFd]) -> io::Result<Self> {
+    pub(crate) fn new(files: &[RawFd], sqpoll_ms: Option<u32>) -> io::Result<Self> {
         let build = |modern: bool| {
             let mut builder = IoUring::builder();
             builder.setup_cqsize(COMPLETIONS).dontfork();
-            if modern {
+            if let Some(idle_ms) = sqpoll_ms {
+                builder.setup_sqpoll(idle_ms);
+            } else if modern {
                 // One thread submits, and completions need not interrupt it: it asks every turn.
                 builder.setup_single_issuer().setup_coop_taskrun().setup_taskrun_flag();
             }
@@ -123,7 +131,16 @@ impl Ring {
             uring.submitter().register_files(files)?;
         }
         let alarm_span = Box::new(Timespec::new());
-        Ok(Self { uring, early: Vec::new(), system_calls: 0, gathered: 0, alarm: None, alarm_span })
+        Ok(Self {
+            uring,
+            is_taken: sqpoll_ms.is_some(),
+            watches: false,
+            early: Vec::new(),
+            system_calls: 0,
+            gathered: 0,
+            alarm: None,
+            alarm_span,
+        })
     }
 
     /// Watches an eventfd until [`unwatch`](Self::unwatch).
@@ -138,6 +155,7 @@ impl Ring {
         let readable = u32::try_from(libc::POLLIN).expect("a small constant");
         let fd = io_uring::types::Fd(fd);
         let entry = opcode::PollAdd::new(fd, readable).multi(true).build();
+        self.watches = true;
         // SAFETY: the entry refers to no memory.
         unsafe { self.push(&entry.user_data(user_data(KIND_POLL, id.generation, id.index))) }
     }
@@ -234,7 +252,12 @@ impl Ring {
             }
             self.system_calls += 1;
             self.gathered = 0;
-            match self.uring.submit() {
+            let made_room = match self.is_taken {
+                false => self.uring.submit(),
+                // The thread may sleep, so it is woken before it is waited for.
+                true => self.uring.submit().and_then(|_woken| self.uring.submitter().squeue_wait()),
+            };
+            match made_room {
                 Ok(_submitted) => {}
                 // Kernels before 5.19 take nothing while completions do not fit into their queue.
                 Err(error) if is_transient(&error) => self.make_room(),
@@ -269,12 +292,17 @@ impl Ring {
     pub(crate) fn enter(&mut self, wait: Wait) -> io::Result<()> {
         let wait = if self.early.is_empty() { wait } else { Wait::No };
         self.pad();
+        if self.is_taken {
+            self.await_watches()?;
+        }
+        let mut called = true;
         let entered = match wait {
             Wait::No => {
                 let queue = self.uring.submission();
                 if queue.is_empty() && !queue.taskrun() && !queue.cq_overflow() {
                     return Ok(());
                 }
+                called = !self.is_taken || queue.need_wakeup() || queue.cq_overflow();
                 drop(queue);
                 self.uring.submit()
             }
@@ -284,12 +312,23 @@ impl Ring {
                 self.uring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&time))
             }
         };
-        self.system_calls += 1;
+        self.system_calls += u64::from(called);
         match entered {
             Ok(_submitted) => Ok(()),
             Err(error) if is_transient(&error) => Ok(()),
             Err(error) => Err(error),
         }
+    }
+
+    /// Waits until the kernel's thread has taken what is queued, if a descriptor is in it.
+    fn await_watches(&mut self) -> io::Result<()> {
+        if std::mem::take(&mut self.watches) {
+            while !self.uring.submission().is_empty() {
+                self.uring.submit()?;
+                std::thread::yield_now();
+            }
+        }
+        Ok(())
     }
 
     /// Returns how many transfers wait to be submitted.
@@ -398,6 +437,11 @@ mod tests {
         }
     }
 
+    /// Returns a ring that is entered, and one whose entries a thread of the kernel takes.
+    fn rings() -> [Ring; 2] {
+        [None, Some(1)].map(|sqpoll_ms| Ring::new(&[], sqpoll_ms).unwrap())
+    }
+
     fn reaped(ring: &mut Ring, wait: Wait) -> Vec<Event> {
         ring.enter(wait).unwrap();
         let mut events = Vec::new();
@@ -407,19 +451,58 @@ mod tests {
 
     #[test]
     fn every_write_to_a_watched_eventfd_is_reported_though_nobody_reads_it() {
-        let (mut ring, bell) = (Ring::new(&[]).unwrap(), eventfd());
-        let id = PollId { index: 7, generation: 3 };
-        ring.watch(id, bell.as_raw_fd()).unwrap();
-        assert_eq!(reaped(&mut ring, Wait::No), []);
-        for _ in 0..3 {
-            rustix::io::write(&bell, &1_u64.to_ne_bytes()).unwrap();
-            assert_eq!(reaped(&mut ring, Wait::Forever), [Event::Poll { id, armed: true }]);
+        for mut ring in rings() {
+            let bell = eventfd();
+            let id = PollId { index: 7, generation: 3 };
+            ring.watch(id, bell.as_raw_fd()).unwrap();
+            assert_eq!(reaped(&mut ring, Wait::No), []);
+            for _ in 0..3 {
+                rustix::io::write(&bell, &1_u64.to_ne_bytes()).unwrap();
+                assert_eq!(reaped(&mut ring, Wait::Forever), [Event::Poll { id, armed: true }]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_thread_of_the_kernel_takes_what_is_queued_without_a_call_and_after_a_sleep() {
+        let pause = std::time::Duration::from_millis;
+        for (idle_ms, naps, calls) in [(1000, 0, 10), (1, 10, 50)] {
+            let mut ring = Ring::new(&[], Some(idle_ms)).unwrap();
+            for tag in 0..50 {
+                if tag < naps {
+                    std::thread::sleep(pause(3));
+                }
+                send_nothing(&mut ring, tag);
+                ring.enter(Wait::No).unwrap();
+                while !ring.has_news() {
+                    std::thread::yield_now();
+                }
+                let failed = Event::Io { tag: Tag(tag), result: -libc::EBADF };
+                assert_eq!(reaped(&mut ring, Wait::No), [failed]);
+            }
+            let made = ring.system_calls();
+            assert!(made <= calls, "{made} calls for 50 transfers, asleep after {idle_ms} ms");
+        }
+    }
+
+    #[test]
+    fn a_watched_descriptor_has_been_taken_when_the_call_returns() {
+        for mut ring in rings() {
+            for index in 0..100 {
+                let bell = eventfd();
+                ring.watch(PollId { index, generation: 0 }, bell.as_raw_fd()).unwrap();
+                ring.enter(Wait::No).unwrap();
+                rustix::io::write(&bell, &1_u64.to_ne_bytes()).unwrap();
+                drop(bell);
+                let id = PollId { index, generation: 0 };
+                assert_eq!(reaped(&mut ring, Wait::Forever), [Event::Poll { id, armed: true }]);
+            }
         }
     }
 
     #[test]
     fn news_are_seen_without_a_system_call() {
-        let (mut ring, bell) = (Ring::new(&[]).unwrap(), eventfd());
+        let (mut ring, bell) = (Ring::new(&[], None).unwrap(), eventfd());
         let id = PollId { index: 1, generation: 0 };
         ring.watch(id, bell.as_raw_fd()).unwrap();
         assert_eq!(reaped(&mut ring, Wait::No), []);
@@ -440,7 +523,7 @@ mod tests {
 
     #[test]
     fn two_transfers_are_made_three_and_only_they_are_reported() {
-        let mut ring = Ring::new(&[]).unwrap();
+        let mut ring = Ring::new(&[], None).unwrap();
         for transfers in [1, 2, 3, 2] {
             (0..transfers).for_each(|tag| send_nothing(&mut ring, tag));
             assert_eq!(ring.gathered(), transfers as usize);
@@ -461,7 +544,7 @@ mod tests {
 
     #[test]
     fn an_alarm_that_is_set_serves_every_later_deadline() {
-        let mut ring = Ring::new(&[]).unwrap();
+        let mut ring = Ring::new(&[], None).unwrap();
         let now = Nanos::ORIGIN;
         let at = |ms| now + Nanos::from_millis(ms);
         assert_eq!(ring.alarm(now, now + Nanos(999_999)).unwrap(), Wait::For(Nanos(999_999)));
@@ -482,7 +565,7 @@ mod tests {
 
     #[test]
     fn an_unwatched_eventfd_reports_its_end_once() {
-        let (mut ring, bell) = (Ring::new(&[]).unwrap(), eventfd());
+        let (mut ring, bell) = (Ring::new(&[], None).unwrap(), eventfd());
         let id = PollId { index: u32::MAX, generation: 0xff_ffff };
         ring.watch(id, bell.as_raw_fd()).unwrap();
         ring.unwatch(id).unwrap();
@@ -493,7 +576,7 @@ mod tests {
 
     #[test]
     fn what_made_room_is_reported_without_another_wait() {
-        let (mut ring, bell) = (Ring::new(&[]).unwrap(), eventfd());
+        let (mut ring, bell) = (Ring::new(&[], None).unwrap(), eventfd());
         rustix::io::write(&bell, &1_u64.to_ne_bytes()).unwrap();
         let [first, second] = [0, 1].map(|index| PollId { index, generation: 0 });
         ring.watch(first, bell.as_raw_fd()).unwrap();
@@ -506,12 +589,14 @@ mod tests {
 
     #[test]
     fn a_full_queue_is_submitted_and_filled_again() {
-        let (mut ring, bell) = (Ring::new(&[]).unwrap(), eventfd());
-        rustix::io::write(&bell, &1_u64.to_ne_bytes()).unwrap();
-        let polls = ENTRIES + 10;
-        for index in 0..polls {
-            ring.watch(PollId { index, generation: 0 }, bell.as_raw_fd()).unwrap();
+        for mut ring in rings() {
+            let bell = eventfd();
+            rustix::io::write(&bell, &1_u64.to_ne_bytes()).unwrap();
+            let polls = ENTRIES + 10;
+            for index in 0..polls {
+                ring.watch(PollId { index, generation: 0 }, bell.as_raw_fd()).unwrap();
+            }
+            assert_eq!(reaped(&mut ring, Wait::Forever).len(), polls as usize);
         }
-        assert_eq!(reaped(&mut ring, Wait::Forever).len(), polls as usize);
     }
 }

@@ -54,6 +54,9 @@ pub(crate) struct Plan {
     pub(crate) tells_streams_apart: bool,
     /// How long the worker looks for work before it sleeps, at most.
     pub(crate) polls: Nanos,
+    /// How long a thread of the kernel waits for more to submit before it sleeps, in ms, if there is
+    /// one.
+    pub(crate) sqpoll_ms: Option<u32>,
     /// With which priorities commands enter the kernel.
     pub(crate) priorities: IoPriorities,
     pub(crate) trace: Option<Recorder>,
@@ -146,7 +149,7 @@ impl Worker {
     /// * What the system says if there is no ring to be had.
     pub(crate) fn new(mut plan: Plan, inbox: Inbox) -> io::Result<Self> {
         let files: Vec<_> = plan.disks.iter().map(|disk| disk.backend.raw_fd()).collect();
-        let mut ring = Ring::new(&files)?;
+        let mut ring = Ring::new(&files, plan.sqpoll_ms)?;
         ring.watch(BELL, inbox.bell.as_raw_fd())?;
         let mut clock = Clock::new();
         let now = clock.now();

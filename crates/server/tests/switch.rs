@@ -71,8 +71,10 @@ fn drive(daemon: &Arc<Daemon>, dir: &Path, seed: u64) -> Verifier {
 
 #[test]
 fn a_hundred_switches_under_load_lose_repeat_and_spoil_nothing() {
-    for (model, seed) in [(None, 0x5_317c), (Some("emmc"), 0x77)] {
-        println!("model {model:?}, seed {seed:#x}");
+    for (model, sqpoll_ms, seed) in
+        [(None, None, 0x5_317c), (Some("emmc"), None, 0x77), (None, Some(1), 0x59)]
+    {
+        println!("model {model:?}, sqpoll_ms {sqpoll_ms:?}, seed {seed:#x}");
         let dir = std::env::temp_dir().join(format!("evenkeel-switch-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let image = dir.join("disk.img");
@@ -80,6 +82,7 @@ fn a_hundred_switches_under_load_lose_repeat_and_spoil_nothing() {
         let disk = Disk { create_bytes: Some(16 << 20), ..Disk::new(source) };
         let pool = Pool {
             model: model.map(str::to_owned),
+            sqpoll_ms,
             disks: [("disk".to_owned(), disk)].into(),
             ..Pool::default()
         };

@@ -21,6 +21,8 @@ pub const WEIGHT_MAX: u32 = 1000;
 pub const DEFAULT_QUEUES: u16 = 64;
 /// The most vrings that one disk may offer: as many as vhost-user messages can number.
 pub const QUEUES_MAX: u16 = 256;
+/// The longest [`Pool::sqpoll_ms`].
+pub(crate) const SQPOLL_MS_MAX: u32 = 10_000;
 /// The block size that guests see: the one that every guest can use.
 pub const DEFAULT_BLOCK_BYTES: u32 = 512;
 
@@ -55,6 +57,9 @@ pub struct Pool {
     pub responses: Responses,
     /// Whether its worker looks for work before it sleeps.
     pub poll: Poll,
+    /// How long a thread of the kernel that takes its worker's requests waits for more before it
+    /// sleeps, in ms (`IORING_SETUP_SQPOLL`). Default: there is none.
+    pub sqpoll_ms: Option<u32>,
     /// The processors that its worker runs on. Default: any.
     pub cpus: Option<Cpus>,
     /// A modelled device whose timing the pool imitates, as in `hdd:rpm=5400`.

@@ -12,7 +12,7 @@ use crate::blocks::{BLOCK_REMEDY, DEPTH_MAX, RESPONSES_REMEDY};
 use crate::change::PoolChange;
 use crate::config::{
     Config, DEFAULT_BLOCK_BYTES, DEFAULT_QUEUES, DEFAULT_WEIGHT, DevicePriority, Disk, Group, Pool,
-    QUEUES_MAX, Rotational, Scheduler, Source, Trust, Vm, WEIGHT_MAX,
+    QUEUES_MAX, Rotational, SQPOLL_MS_MAX, Scheduler, Source, Trust, Vm, WEIGHT_MAX,
 };
 use crate::cpus::CPUS_REMEDY;
 use crate::limits::{LIMITS, Limits, LimitsChange, RATE_MAX};
@@ -376,6 +376,7 @@ fn read_pool(mut from: Section<'_, '_>) -> Pool {
             .parsed("responses", |text| text.parse().ok(), RESPONSES_REMEDY)
             .unwrap_or_default(),
         poll: read_poll(&mut from).unwrap_or_default(),
+        sqpoll_ms: from.number("sqpoll_ms", 1..=SQPOLL_MS_MAX),
         cpus: from.parsed("cpus", |text| text.parse().ok(), CPUS_REMEDY),
         model: from.string("model"),
         rotational: read_rotational(&mut from),

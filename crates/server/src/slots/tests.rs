@@ -156,7 +156,7 @@ impl Bench {
         let create = Some(8 << 20);
         let source = Source::Path { path: path.clone(), create, preallocate: false };
         let backend = Backend::open(&source, false, Duration::ZERO).unwrap();
-        let ring = Ring::new(&[backend.raw_fd()]).unwrap();
+        let ring = Ring::new(&[backend.raw_fd()], None).unwrap();
         Self { path, ring, slots: Slots::default(), backend }
     }
 
