@@ -1,4 +1,4 @@
-//! The suite's two measurements in a real guest, each as short as it can be.
+//! The suite's measurements in a real guest, each as short as it can be.
 
 #![expect(clippy::unwrap_used, reason = "this is test code, outside of test functions")]
 
@@ -6,7 +6,7 @@ mod support;
 
 use std::fs::{self, File};
 
-use evenkeel_bench::suite::{self, App, Coordination, DISK_BYTES, GuestLoad, Options};
+use evenkeel_bench::suite::{self, App, Coordination, DISK_BYTES, Film, GuestLoad, Options};
 use support::{Space, evenkeel, host, turn};
 
 /// Scenarios on a fast device, where nobody waits for a modelled head.
@@ -67,4 +67,18 @@ fn the_throughput_of_a_guest_is_sampled_every_two_seconds() {
     assert_eq!(row["runs"][0]["count"], 2, "{row}");
     assert!(row["runs"][0]["min"].as_f64().unwrap() > 0.0, "{row}");
     assert!(row["host_readers_mb_s"].as_f64().unwrap() > 0.0, "{row}");
+}
+
+#[test]
+fn a_film_is_played_in_a_guest_and_each_piece_is_timed() {
+    let _turn = turn();
+    let space = Space::new("suite-player");
+    let film = Film { mb_s: 1.0, deadline_ms: 500, seconds: 4 };
+    let report = suite::player(&options(&space), film, &mut |_line| {}).unwrap();
+    let row = &serde_json::json!(report)["rows"][0];
+    // The first of eight starts the clock.
+    assert_eq!(row["pieces"], 7, "{row}");
+    let (mean, max) = (row["wait_mean_ms"].as_f64().unwrap(), row["wait_max_ms"].as_f64().unwrap());
+    assert!(mean > 0.0 && max >= mean, "{row}");
+    assert!(row["readers_mb_s"].as_f64().unwrap() > 0.0, "{row}");
 }

@@ -9,7 +9,7 @@ use evenkeel_wire::{
 
 use crate::measure::{CostArgs, IsolationArgs, RateArgs, ScaleArgs};
 use crate::sim::SimArgs;
-use crate::suite::{StartupArgs, ThroughputArgs};
+use crate::suite::{PlayerArgs, StartupArgs, ThroughputArgs};
 
 #[derive(Debug, Parser)]
 #[command(
@@ -265,6 +265,8 @@ pub(crate) enum Bench {
     Startup(StartupArgs),
     /// Throughput of a guest beside loads in the host, in any combination
     Throughput(ThroughputArgs),
+    /// A film in a guest beside loads in guest and host: how many of its pieces come late
+    Player(PlayerArgs),
     /// Cost of one request in each scheduler, by the number of busy queues
     Sched,
     /// Where the time of a request goes, stage by stage

@@ -24,6 +24,7 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome<()> {
     match &args.what {
         Bench::Startup(what) => suite::startup(what, args.format),
         Bench::Throughput(what) => suite::throughput(what, args.format),
+        Bench::Player(what) => suite::player(what, args.format),
         Bench::Demo { scheduler, model, starts, dir } => {
             let report = demo::run(&demo::Options {
                 schedulers: scheduler.iter().map(ToString::to_string).collect(),
@@ -77,7 +78,7 @@ pub(crate) fn run(args: &BenchArgs) -> Outcome<()> {
 impl Bench {
     /// Returns whether its report has more formats than table and JSON.
     fn has_pages(&self) -> bool {
-        matches!(self, Self::Startup(_) | Self::Throughput(_))
+        matches!(self, Self::Startup(_) | Self::Throughput(_) | Self::Player(_))
     }
 }
 

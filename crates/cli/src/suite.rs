@@ -1,4 +1,4 @@
-//! `evenkeel bench startup` and `evenkeel bench throughput`: arguments in, reports out.
+//! `evenkeel bench startup`, `throughput` and `player`: arguments in, reports out.
 
 use std::env;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::Args;
-use evenkeel_bench::suite::{self, App, Coordination, Options, parse_load};
+use evenkeel_bench::suite::{self, App, Coordination, Film, Options, parse_load};
 use evenkeel_wire::Scheduler;
 use serde::Serialize;
 
@@ -14,7 +14,7 @@ use crate::args::BenchFormat;
 use crate::failure::{Failure, Outcome};
 use crate::print;
 
-/// What both measurements have in common; lists are combined with one another.
+/// What all measurements have in common; lists are combined with one another.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Scenarios {
     /// Devices: models as in evenkeel serve --model, or real for the disk below --dir
@@ -97,6 +97,37 @@ pub(crate) struct ThroughputArgs {
     seconds: u32,
     #[command(flatten)]
     scenarios: Scenarios,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Examples:\n  \
+    evenkeel bench player --guest-load 5r-rand --host-load 5r-rand --coordination off,infer,all\n  \
+    evenkeel bench player --device sdhc,emmc --mb-s 2 --deadline-ms 100")]
+pub(crate) struct PlayerArgs {
+    /// Length of the film
+    #[arg(long, value_name = "N", default_value_t = 60,
+          value_parser = clap::value_parser!(u32).range(4..=600))]
+    seconds: u32,
+    /// What the film needs, in megabytes (10^6 bytes) per second
+    #[arg(long, value_name = "N", default_value_t = 4,
+          value_parser = clap::value_parser!(u32).range(1..=8))]
+    mb_s: u32,
+    /// Length of a piece, and how long it may take to come
+    #[arg(long, value_name = "MS", default_value_t = 250,
+          value_parser = clap::value_parser!(u32).range(10..=2000))]
+    deadline_ms: u32,
+    #[command(flatten)]
+    scenarios: Scenarios,
+}
+
+pub(crate) fn player(args: &PlayerArgs, format: BenchFormat) -> Outcome<()> {
+    let PlayerArgs { seconds, mb_s, deadline_ms, scenarios } = args;
+    let film = Film { mb_s: (*mb_s).into(), deadline_ms: *deadline_ms, seconds: *seconds };
+    let options = scenarios.options()?;
+    let report =
+        suite::player(&options, film, &mut |line| eprintln!("{line}")).map_err(Failure::Work)?;
+    let texts = Texts { table: report.table(), html: report.html(), suite: report.suite() };
+    finish(scenarios, format, &report, &texts, &report.files())
 }
 
 pub(crate) fn startup(args: &StartupArgs, format: BenchFormat) -> Outcome<()> {

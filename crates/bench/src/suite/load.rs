@@ -19,6 +19,8 @@ pub(super) const MOST: u64 = 8;
 const FIRST_BYTES: u64 = 3 << 30;
 /// Size of an area; each load has one of its own, and there are twice [`MOST`].
 const AREA_BYTES: u64 = 640 << 20;
+/// Where films begin, behind the areas of readers and writers; there is room for 5 GB.
+pub(super) const FILM_BYTES: u64 = FIRST_BYTES + MOST * AREA_BYTES;
 /// Size of the guest's disk, which holds them all.
 pub const DISK_BYTES: u64 = FIRST_BYTES + 2 * MOST * AREA_BYTES;
 /// How long the end of a load may take.

@@ -1,7 +1,7 @@
-//! `evenkeel bench startup` and `evenkeel bench throughput`: the experiments of D3.6 in real guests.
+//! `evenkeel bench startup`, `throughput` and `player`: the experiments of D3.6 in real guests.
 //!
 //! A guest has a load of its own, others read beside it from the same device, and either an
-//! application is started again and again or the guest's throughput is sampled. Schedulers of guest
+//! application is started again and again, or the guest's throughput is sampled, or a film played. Schedulers of guest
 //! and host, the device, and what guest and host tell each other are chosen freely; every
 //! combination is a scenario.
 //!
@@ -14,6 +14,7 @@ mod app;
 mod html;
 mod load;
 mod names;
+mod player;
 mod root;
 mod rows;
 mod scene;
@@ -29,6 +30,7 @@ pub use evenkeel_sim::d36::GuestLoad;
 
 pub use self::app::App;
 pub use self::load::{DISK_BYTES, parse as parse_load};
+pub use self::player::{Film, Player, PlayerRow, player};
 pub use self::root::image_path;
 pub use self::rows::{Measured, Startup, StartupRow, Throughput, ThroughputRow};
 use self::scene::{Props, Scene, Stage};
@@ -65,12 +67,13 @@ impl Coordination {
         }
     }
 
-    /// Returns how far the daemon trusts the guest.
-    const fn trust(self) -> &'static str {
-        match self {
-            Self::Off | Self::Infer => "none",
-            Self::Priority => "vm",
-            Self::Help | Self::All => "interactive",
+    /// Returns how far the daemon trusts the guest: no further than what is measured needs.
+    const fn trust(self, stage: Stage) -> &'static str {
+        match (self, stage) {
+            (Self::Off | Self::Infer, _) => "none",
+            (Self::Priority, _) => "vm",
+            (Self::Help | Self::All, Stage::Film) => "soft-real-time",
+            (Self::Help | Self::All, _) => "interactive",
         }
     }
 
@@ -196,22 +199,17 @@ impl Options {
         scenarios
     }
 
-    fn open(&self, apps: &[App], say: &mut dyn FnMut(&str)) -> Result<(Scene, Vec<Scenario>)> {
+    fn open(&self, stage: Stage, say: &mut dyn FnMut(&str)) -> Result<(Scene, Vec<Scenario>)> {
         std::fs::create_dir_all(&self.dir)?;
         let dir = self.dir.canonicalize()?;
         let scenarios = self.scenarios();
         let first = scenarios.first().context("nothing to measure")?;
         let has_agent = self.coordinations.iter().any(|coordination| coordination.has_agent());
         let agent = if has_agent { Some(agent(&self.evenkeel)?) } else { None };
-        let with_x = apps.iter().any(App::needs_x);
-        let image = match apps {
-            [] => root::prepare_empty(&dir)?,
-            _ => root::prepare(&dir, with_x, say)?,
-        };
-        let stage = match (apps, with_x) {
-            ([], _) => Stage::Disk,
-            (_, false) => Stage::Programs,
-            (_, true) => Stage::Windows,
+        let image = match stage {
+            Stage::Disk | Stage::Film => root::prepare_empty(&dir)?,
+            Stage::Programs => root::prepare(&dir, false, say)?,
+            Stage::Windows => root::prepare(&dir, true, say)?,
         };
         let beside = self.host_loads.iter().map(|load| load.readers + load.writers).max();
         let beside = beside.unwrap_or(0);
@@ -244,7 +242,9 @@ pub fn startup(
     say: &mut dyn FnMut(&str),
 ) -> Result<Startup> {
     ensure!(runs > 0 && options.repeats > 0 && !apps.is_empty(), "nothing to measure");
-    let (mut scene, scenarios) = options.open(apps, say)?;
+    let has_windows = apps.iter().any(App::needs_x);
+    let stage = if has_windows { Stage::Windows } else { Stage::Programs };
+    let (mut scene, scenarios) = options.open(stage, say)?;
     let mut rows: Vec<StartupRow> = Vec::new();
     let all = scenarios.len() * apps.len();
     for app in apps {
@@ -307,7 +307,7 @@ pub fn throughput(
     say: &mut dyn FnMut(&str),
 ) -> Result<Throughput> {
     ensure!(seconds >= 4 && options.repeats > 0, "nothing to measure");
-    let (mut scene, scenarios) = options.open(&[], say)?;
+    let (mut scene, scenarios) = options.open(Stage::Disk, say)?;
     let mut rows = Vec::new();
     for scenario in &scenarios {
         scene.switch(scenario)?;

@@ -89,17 +89,17 @@ impl ThroughputRow {
     }
 }
 
-fn mean(values: &[f64]) -> Option<f64> {
+pub(super) fn mean(values: &[f64]) -> Option<f64> {
     Summary::of(values).map(|summary| summary.mean)
 }
 
-fn rounded(value: f64) -> f64 {
+pub(super) fn rounded(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }
 
 /// The fields by which both kinds of rows name their scenario.
 #[derive(Debug, Serialize)]
-struct Names<'a> {
+pub(super) struct Names<'a> {
     device: &'a str,
     guest_load: String,
     host_load: String,
@@ -109,7 +109,7 @@ struct Names<'a> {
 }
 
 impl<'a> Names<'a> {
-    fn of(scenario: &'a Scenario) -> Self {
+    pub(super) fn of(scenario: &'a Scenario) -> Self {
         Self {
             device: &scenario.device,
             guest_load: scenario.guest_load.to_string(),
@@ -241,6 +241,8 @@ macro_rules! report {
     };
 }
 
+pub(super) use report;
+
 report!(Startup, "startup", "ms", |row: &StartupRow| row.subject.to_string());
 report!(Throughput, "throughput", "MB/s", |_row: &ThroughputRow| String::new());
 
@@ -311,7 +313,7 @@ pub(super) fn cell(value: &serde_json::Value) -> String {
     }
 }
 
-fn table(report: &serde_json::Value, columns: &[&str]) -> String {
+pub(super) fn table(report: &serde_json::Value, columns: &[&str]) -> String {
     let empty = Vec::new();
     let rows = report["rows"].as_array().unwrap_or(&empty);
     let mut lines = vec![columns.iter().map(|&column| column.to_owned()).collect::<Vec<_>>()];

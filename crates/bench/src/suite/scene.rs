@@ -3,11 +3,13 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use evenkeel_sim::d36::GuestLoad;
 
-use super::load::{Beside, InGuest};
+use super::load::{self, Beside, InGuest};
+use super::player::Film;
 use super::{App, Scenario};
 use crate::demo::launch::{self, PAUSE, Run};
 use crate::image::fill_image;
@@ -40,6 +42,8 @@ pub(super) struct Props {
 pub(super) enum Stage {
     /// Its disk as it is.
     Disk,
+    /// The same, and the right to soft real time.
+    Film,
     /// The programs on it.
     Programs,
     /// An X server as well.
@@ -80,7 +84,7 @@ impl Scene {
         let guest = guest.disk(server.socket(0), 2).agent_port(agent_socket(&props.dir)).boot()?;
         guest.run("modprobe -a bfq kyber-iosched")?;
         let scene = Self { props, server, guest, scenario: scenario.clone() };
-        if scene.props.stage != Stage::Disk {
+        if matches!(scene.props.stage, Stage::Programs | Stage::Windows) {
             scene.mount_programs()?;
         }
         if scene.props.stage == Stage::Windows {
@@ -173,6 +177,22 @@ impl Scene {
             .with_context(|| format!("{app}; log of the daemon:\n{}", self.server.log_tail()))
     }
 
+    /// Plays a film in the guest with cold caches; returns what the player prints.
+    pub(super) fn play(&self, film: Film) -> Result<String> {
+        self.drop_host_caches()?;
+        self.guest.check("echo 3 >/proc/sys/vm/drop_caches")?;
+        let (through, period) = (self.scenario.coordination.through(), film.period());
+        let length = film.pieces() * film.piece_bytes();
+        let (pieces, period) = (film.pieces(), period.as_nanos());
+        // Where late pieces put off all that follow, a film may take as long as its pieces wait.
+        let limit = Duration::from_secs(u64::from(film.seconds) * 20 + 60);
+        let script = format!(
+            "{through} guest play /dev/vda {pieces} {period} {}:{length}",
+            load::FILM_BYTES
+        );
+        self.guest.check_within(limit, &script)
+    }
+
     /// Returns how many bytes the guest's disk has moved since the daemon started.
     pub(super) fn moved_bytes(&self) -> Result<f64> {
         let status = self.server.status()?;
@@ -226,7 +246,7 @@ fn serve(props: &Props, scenario: &Scenario) -> Result<Server> {
         model: (!is_real).then(|| scenario.device.clone()),
         low_latency: None,
         settings: vec![
-            ("trust".to_owned(), format!("\"{}\"", scenario.coordination.trust())),
+            ("trust".to_owned(), format!("\"{}\"", scenario.coordination.trust(props.stage))),
             ("streams".to_owned(), scenario.coordination.has_streams().to_string()),
             // Starts follow one another without a rest, which nobody does who works there.
             ("vms".to_owned(), format!("{{ {VM} = {{ help_seconds_per_minute = 60 }} }}")),

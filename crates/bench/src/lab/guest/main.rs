@@ -13,9 +13,11 @@
 //! | `read-random FILE STOP SEED [AREA]` | reads 4 KiB at random places of FILE |
 //! | `write-sequential FILE STOP AREA` | writes FILE from begin to end, again and again |
 //! | `write-random FILE STOP SEED AREA` | writes 4 KiB at random places of FILE |
+//! | `play FILE PIECES PERIOD AREA` | plays AREA, divided into pieces, one each PERIOD nanoseconds |
 //!
 //! The readers and writers run until the file STOP exists and then print `BYTES NANOSECONDS`.
 //! AREA is `OFFSET:LENGTH` in bytes; without it, all of the file.
+//! `play` prints for how many nanoseconds it waited for each piece.
 //!
 //! `launch-x` stands between a program and its X server: the program finds it at the socket LISTEN,
 //! and everything goes on to and from the socket SERVER.
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
         ["read-random", file, stop, seed, area @ ..] => read_random(file, stop, seed, area),
         ["write-sequential", file, stop, area @ ..] => write_sequential(file, stop, area),
         ["write-random", file, stop, seed, area @ ..] => write_random(file, stop, seed, area),
+        ["play", file, pieces, period, area] => play(file, pieces, period, area),
         _ => Err(io::Error::other("unknown command; see the head of this program's source")),
     };
     match done {
@@ -387,6 +390,39 @@ fn write_random(path: &str, stop: &str, seed: &str, area: &[&str]) -> io::Result
         file.write_all_at(&[0x5a; 4096], area.page(&mut random))?;
         Ok(4096)
     })
+}
+
+/// Plays a film: asks for each piece one period before it is due, so that this is what it has to
+/// come in. A late one stops the film, and everything after it is due later. The first one starts
+/// the clock.
+fn play(path: &str, pieces: &str, period: &str, area: &str) -> io::Result<()> {
+    let pieces: u64 = pieces.parse().map_err(io::Error::other)?;
+    let period = Duration::from_nanos(period.parse().map_err(io::Error::other)?);
+    let file = File::open(path)?;
+    let area = Area::new(&file, &[area])?;
+    let length = area.length / pieces;
+    let mut buffer = vec![0; 128 << 10];
+    let mut waits = Vec::new();
+    let mut ask = Instant::now();
+    for piece in 0..pieces {
+        thread::sleep(ask.saturating_duration_since(Instant::now()));
+        let asked = Instant::now();
+        let (mut at, end) = (piece * length, (piece + 1) * length);
+        while at < end {
+            let most = usize::try_from(end - at).map_or(buffer.len(), |n| n.min(buffer.len()));
+            let n = file.read_at(&mut buffer[..most], area.offset + at)?;
+            if n == 0 {
+                return Err(io::Error::other("the film is shorter than its area"));
+            }
+            at += widen(n);
+        }
+        let now = Instant::now();
+        waits.push((now - asked).as_nanos().to_string());
+        let due = if piece == 0 { now } else { ask + period };
+        ask = due.max(now);
+    }
+    println!("{}", waits.join(" "));
+    Ok(())
 }
 
 fn until_stopped(stop: &str, mut step: impl FnMut() -> io::Result<u64>) -> io::Result<()> {
