@@ -92,6 +92,8 @@ fn an_agent_that_takes_a_mark_back_starts_nothing() {
         (&[rand; 5], &[], 1.4),
         (&[seq, seq, rand, rand], &[], 1.5),
         (&[seq; 5], &[rand; 5], 1.8),
+        (&[rand], &[seq; 5], 2.1),
+        (&[seq], &[rand; 5], 1.5),
     ] {
         let ratios: Vec<f64> = (1..=12).map(|seed| ratio(true, readers, beside, seed)).collect();
         let mean = ratios.iter().sum::<f64>() / 12.0;

@@ -26,8 +26,9 @@ const SECONDS: u32 = 12;
 /// is so many.
 const FAMILIAR: u32 = 11;
 const STILL_FAMILIAR: u32 = 8;
-/// The present second and two before: who was silent for so long may come back to something new.
-const LATELY: u32 = 0b111;
+/// Seconds after which a queue that nobody has read in looks like that of a program that starts: the
+/// second one is not over then.
+const LATELY: u64 = 2;
 
 /// A position, in MiB: exact enough for places, and small.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -47,7 +48,7 @@ pub(super) enum Reader {
     Unknown,
     /// Somebody of the crowd, who has been there for long.
     Crowd {
-        /// Nobody of it has read lately.
+        /// Nobody has read in its queue lately: who was there meanwhile was apart.
         returns: bool,
         /// There was no crowd until now.
         settles: bool,
@@ -76,6 +77,8 @@ struct Place {
     /// In which of the last seconds somebody read or waited there: bit 0 is the second `at`.
     seconds: u32,
     at: u64,
+    /// The second of the last read that was of the crowd.
+    crowd_at: u64,
     /// Whether it was familiar at its last read.
     was_familiar: bool,
     /// Priority of the reads, as a number; of nobody's if the place is free.
@@ -90,6 +93,7 @@ impl Place {
         waiting: 0,
         seconds: 0,
         at: 0,
+        crowd_at: 0,
         was_familiar: false,
         priority: u8::MAX,
     };
@@ -127,6 +131,7 @@ impl Place {
         self.reads = self.reads.saturating_add(other.reads);
         self.waiting += other.waiting;
         self.seconds |= other.seconds;
+        self.crowd_at = self.crowd_at.max(other.crowd_at);
         self.was_familiar |= other.was_familiar;
     }
 }
@@ -138,10 +143,14 @@ impl Places {
         let second = self.age(now);
         let mut crowd = self.places.iter().filter(is_crowds).filter(|place| place.is_familiar());
         let settles = crowd.clone().next().is_none();
-        let returns = !crowd.any(|place| place.seconds & LATELY != 0);
+        let returns = !crowd.any(|place| second.saturating_sub(place.crowd_at) < LATELY);
         let place = self.visit(second, priority, at);
         place.was_familiar = place.is_familiar();
-        if place.was_familiar { Reader::Crowd { returns, settles } } else { Reader::Unknown }
+        if !place.was_familiar {
+            return Reader::Unknown;
+        }
+        place.crowd_at = second;
+        Reader::Crowd { returns, settles }
     }
 
     /// Notes a read of somebody who has a queue of its own for now, and will be no stranger later.

@@ -369,6 +369,24 @@ fn who_was_marked_goes_on_and_does_not_start() {
 }
 
 #[test]
+fn who_was_marked_comes_back_to_a_crowd_that_was_silent_meanwhile_and_does_not_start() {
+    let mut streams = Streams::default();
+    let crowd = |number: u64| 10_000 * MIB + number % (1024 * MIB / 8) * 8;
+    for (sector, reading) in four_at_random(&mut streams, crowd) {
+        done(&mut streams, at_ms(30_000), reading, sector);
+    }
+    for index in 0..200 {
+        let sector = crowd(index * 7919 * 8);
+        let marked = streams.on_marked(at_ms(30_000 + index * 50), 12, sector);
+        done(&mut streams, at_ms(30_020 + index * 50), marked, sector);
+    }
+    let first = look(&mut streams, at_ms(40_000), crowd(77), 8);
+    assert!(first.stream == StreamId::CROWD && first.returns && !first.settles, "{first:?}");
+    let next = look(&mut streams, at_ms(40_013), crowd(7777), 8);
+    assert!(next.stream == StreamId::CROWD && !next.returns, "{next:?}");
+}
+
+#[test]
 fn who_reads_all_over_a_large_disk_becomes_the_crowd() {
     let mut streams = Streams::default();
     let crowd = |number: u64| number % (4_000_000 * MIB / 8) * 8;
