@@ -272,6 +272,7 @@ pub fn startup(
                     tell(&format!("repeat {repeat}, {text}"));
                 })?;
                 let (guest, beside) = loads.stop()?;
+                scene.rest()?;
                 row.add(measured, guest + beside);
             }
             rows.push(row);
@@ -317,6 +318,7 @@ pub fn throughput(
             let loads = scene.start_loads()?;
             let samples = sample(&scene, seconds)?;
             let (_, beside) = loads.stop()?;
+            scene.rest()?;
             let measured = Measured { samples, failed: false };
             let mean = measured.summary().map_or(0.0, |summary| summary.mean);
             tell(&format!("repeat {repeat}: {mean:.2} MB/s"));

@@ -79,6 +79,7 @@ pub fn player(options: &Options, film: Film, say: &mut dyn FnMut(&str)) -> Resul
             let loads = scene.start_loads()?;
             let samples = play(&scene, film)?;
             let (guest, beside) = loads.stop()?;
+            scene.rest()?;
             row.add(Measured { samples, failed: false }, guest + beside);
             let (late, pieces) = row.late();
             tell(&format!("repeat {repeat}: {late} of {pieces} pieces late so far"));
