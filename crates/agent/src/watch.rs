@@ -6,7 +6,8 @@
 //! * *Interactive*: a program has just started, or reads again after it did nothing for long. Who
 //!   was held up at the disk for so long did not do nothing.
 //! * *Soft real-time*: it reads at a modest rate, in batches with pauses between them that no
-//!   greedy reader would make.
+//!   greedy reader would make. A batch is all that it reads until it pauses: however often it waits
+//!   for the disk meanwhile.
 //!
 //! Both are bounded in time and in bytes, so a wrong guess costs little.
 //!
@@ -34,6 +35,9 @@ pub(crate) struct Rules {
     /// The shortest pause between two batches of a player. Grows with the clock's granularity: a
     /// greedy reader whose ticks come late looks as if it paused.
     pub(crate) soft_pause: Duration,
+    /// The pause is at least one so manieth of the time from batch to batch: whoever is kept from
+    /// the processor now and then pauses, too. Players that are late pause less.
+    pub(crate) soft_share: u32,
     /// How long a player stays urgent after its last batch.
     pub(crate) soft: Duration,
     /// Batches in a row until a process counts as a player.
@@ -53,7 +57,8 @@ impl Rules {
             idle: Duration::from_secs(2),
             soft_rate: 16_384 * 512,
             soft_pause: Duration::from_millis(20).max(granularity * 4 + Duration::from_millis(8)),
-            soft: Duration::from_secs(1),
+            soft_share: 5,
+            soft: Duration::from_secs(3),
             soft_batches: 4,
         }
     }
@@ -83,11 +88,9 @@ pub(crate) struct Watched {
 /// The rhythm in which a process reads.
 #[derive(Clone, Copy, Debug, Default)]
 struct Batches {
-    /// When the batch before the present one began, and its bytes.
+    /// When the present one began, and its bytes so far.
     began: Option<Duration>,
     bytes: u64,
-    /// Whether it is reading now.
-    reading: bool,
     /// Batches in a row that looked like a player's.
     good: u32,
 }
@@ -149,7 +152,14 @@ impl Watched {
         self.looked = now;
         self.rhythm(now, read, paused, rules);
         if self.level != Level::None && (now >= self.until || bytes > self.last_byte) {
+            let was_starting = self.level == Level::Interactive;
             self.level = Level::None;
+            // In the midst of a batch, which must not wait for the next one to be noticed.
+            let lately =
+                self.batch.began.is_some_and(|began| now.saturating_sub(began) < rules.idle);
+            if was_starting && lately && self.batch.good >= rules.soft_batches {
+                self.play(now, rules);
+            }
         }
         self.level
     }
@@ -207,28 +217,34 @@ impl Watched {
 
     /// Follows the batches: a player reads a little, pauses, and reads again.
     fn rhythm(&mut self, now: Duration, read: u64, paused: Duration, rules: &Rules) {
+        let is_player = self.level == Level::SoftRealTime;
         let batch = &mut self.batch;
         if read == 0 {
-            batch.reading = false;
             return;
         }
-        if batch.reading {
+        if batch.began.is_some() && paused < rules.soft_pause {
             batch.bytes += read;
             return;
         }
         let period = batch.began.map(|began| now.saturating_sub(began));
         let is_good = period.is_some_and(|period| {
             let allowed = period.as_secs_f64() * to_f64(rules.soft_rate);
-            to_f64(batch.bytes) <= allowed && paused >= rules.soft_pause && period < rules.idle
+            let is_rhythm = paused * rules.soft_share >= period && period < rules.idle;
+            to_f64(batch.bytes) <= allowed && (is_player || is_rhythm)
         });
-        batch.good = if is_good { batch.good.saturating_add(1) } else { 0 };
-        let is_player = batch.good >= rules.soft_batches && !self.in_burst;
-        *batch = Batches { began: Some(now), bytes: read, reading: true, good: batch.good };
-        if is_player {
-            self.level = Level::SoftRealTime;
-            self.until = now + rules.soft;
-            self.last_byte = self.bytes.saturating_add(rules.soft_rate * 2);
+        let good = if is_good { batch.good.saturating_add(1) } else { 0 };
+        *batch = Batches { began: Some(now), bytes: read, good };
+        // A program that starts reads in batches, too, and has more time as what it is.
+        let starts = self.level == Level::Interactive && now < self.until;
+        if good >= rules.soft_batches && !self.in_burst && !starts {
+            self.play(now, rules);
         }
+    }
+
+    fn play(&mut self, now: Duration, rules: &Rules) {
+        self.level = Level::SoftRealTime;
+        self.until = now + rules.soft;
+        self.last_byte = self.bytes.saturating_add(rules.soft_rate * 4);
     }
 }
 
@@ -357,8 +373,66 @@ mod tests {
         let first = levels.iter().position(|&level| level == Level::SoftRealTime);
         assert!(first.is_some_and(|look| look <= 50), "{first:?}");
         assert!(levels[60..].iter().all(|&level| level == Level::SoftRealTime));
-        let after = run(&mut watched, START + 4000 * MS, 100, |_| 0);
-        assert!(after[60..].iter().all(|&level| level == Level::None));
+        let after = run(&mut watched, START + 4000 * MS, 200, |_| 0);
+        assert!(after[160..].iter().all(|&level| level == Level::None));
+    }
+
+    /// Plays pieces of 1 MB, one each 250 ms, of which it waits for the disk in the first `held_up`
+    /// looks of 20 ms, each time for two looks.
+    fn play(watched: &mut Watched, from: Duration, pieces: u32, held_up: u32) -> Level {
+        let rules = rules();
+        let mut level = watched.level();
+        for look in 0..pieces * 12 {
+            let now = from + 20 * look * MS;
+            let reads = look % 12 < held_up;
+            let bytes = watched.bytes + u64::from(reads && look % 2 == 0) * 250_000;
+            level = watched.look(now, bytes, &rules);
+            if watched.is_in_doubt(now) {
+                watched.seen(now, reads);
+            }
+        }
+        level
+    }
+
+    #[test]
+    fn a_player_that_waits_for_the_disk_within_its_batches_is_one() {
+        let mut watched = Watched::new(START, 0);
+        assert_eq!(play(&mut watched, START, 8, 7), Level::SoftRealTime);
+    }
+
+    #[test]
+    fn a_player_that_is_late_stays_one_until_it_has_caught_up() {
+        let mut watched = Watched::new(START, 0);
+        play(&mut watched, START, 8, 6);
+        // For two seconds it does not pause at all.
+        assert_eq!(play(&mut watched, START + 2000 * MS, 8, 12), Level::SoftRealTime);
+        // Then it pauses little.
+        assert_eq!(play(&mut watched, START + 4000 * MS, 20, 10), Level::SoftRealTime);
+        // Who reads as if there were no end of it is something else.
+        assert_eq!(play(&mut watched, START + 9000 * MS, 20, 12), Level::None);
+    }
+
+    #[test]
+    fn a_program_that_starts_in_batches_is_not_taken_for_a_player_before_its_time_is_over() {
+        let mut watched = Watched::new(START, 0);
+        watched.started(START, &rules(), false);
+        assert_eq!(play(&mut watched, START, 40, 6), Level::Interactive);
+        // From the very moment on.
+        for look in 0..30 {
+            let now = START + (9600 + 20 * look) * MS;
+            let bytes = watched.bytes + u64::from(look % 12 < 6) * 80_000;
+            let level = watched.look(now, bytes, &rules());
+            let expected = if look < 20 { Level::Interactive } else { Level::SoftRealTime };
+            assert_eq!(level, expected, "{look}");
+        }
+    }
+
+    #[test]
+    fn a_greedy_reader_that_is_kept_from_the_processor_now_and_then_is_no_player() {
+        // 40 ms of each 400 ms.
+        let mut watched = Watched::new(START, 0);
+        let levels = run(&mut watched, START, 500, |look| u64::from(look % 20 > 1) * 8192);
+        assert!(levels.iter().all(|&level| level == Level::None));
     }
 
     #[test]

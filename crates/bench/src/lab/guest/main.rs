@@ -394,7 +394,7 @@ fn write_random(path: &str, stop: &str, seed: &str, area: &[&str]) -> io::Result
 
 /// Plays a film: asks for each piece one period before it is due, so that this is what it has to
 /// come in. A late one stops the film, and everything after it is due later. The first one starts
-/// the clock.
+/// the clock. Who waits until it should have ended twice leaves.
 fn play(path: &str, pieces: &str, period: &str, area: &str) -> io::Result<()> {
     let pieces: u64 = pieces.parse().map_err(io::Error::other)?;
     let period = Duration::from_nanos(period.parse().map_err(io::Error::other)?);
@@ -404,7 +404,9 @@ fn play(path: &str, pieces: &str, period: &str, area: &str) -> io::Result<()> {
     let mut buffer = vec![0; 128 << 10];
     let mut waits = Vec::new();
     let mut ask = Instant::now();
-    for piece in 0..pieces {
+    let patience = period.saturating_mul(u32::try_from(2 * pieces).map_err(io::Error::other)?);
+    let end_of_patience = ask + patience;
+    for piece in (0..pieces).take_while(|_| Instant::now() < end_of_patience) {
         thread::sleep(ask.saturating_duration_since(Instant::now()));
         let asked = Instant::now();
         let (mut at, end) = (piece * length, (piece + 1) * length);
