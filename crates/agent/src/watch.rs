@@ -40,7 +40,7 @@ pub(crate) struct Rules {
     pub(crate) soft_share: u32,
     /// How long a player stays urgent after its last batch.
     pub(crate) soft: Duration,
-    /// Batches in a row until a process counts as a player.
+    /// Batches, more than twice those without such a pause, until a process counts as a player.
     pub(crate) soft_batches: u32,
 }
 
@@ -57,7 +57,7 @@ impl Rules {
             idle: Duration::from_secs(2),
             soft_rate: 16_384 * 512,
             soft_pause: Duration::from_millis(20).max(granularity * 4 + Duration::from_millis(8)),
-            soft_share: 5,
+            soft_share: 8,
             soft: Duration::from_secs(3),
             soft_batches: 4,
         }
@@ -91,7 +91,8 @@ struct Batches {
     /// When the present one began, and its bytes so far.
     began: Option<Duration>,
     bytes: u64,
-    /// Batches in a row that looked like a player's.
+    /// Batches that looked like a player's, less two for each other, up to twice the number that is
+    /// needed.
     good: u32,
 }
 
@@ -232,7 +233,9 @@ impl Watched {
             let is_rhythm = paused * rules.soft_share >= period && period < rules.idle;
             to_f64(batch.bytes) <= allowed && (is_player || is_rhythm)
         });
-        let good = if is_good { batch.good.saturating_add(1) } else { 0 };
+        // A single pause that the disk left no time for does not undo a rhythm.
+        let good = if is_good { batch.good + 1 } else { batch.good.saturating_sub(2) };
+        let good = good.min(2 * rules.soft_batches);
         *batch = Batches { began: Some(now), bytes: read, good };
         // A program that starts reads in batches, too, and has more time as what it is.
         let starts = self.level == Level::Interactive && now < self.until;
