@@ -40,7 +40,7 @@ pub(crate) struct Rules {
     pub(crate) soft_share: u32,
     /// How long a player stays urgent after its last batch.
     pub(crate) soft: Duration,
-    /// Batches, more than twice those without such a pause, until a process counts as a player.
+    /// Batches with such pauses until a process counts as a player; one without counts as two less.
     pub(crate) soft_batches: u32,
 }
 

@@ -324,8 +324,10 @@ impl Ring {
     fn await_watches(&mut self) -> io::Result<()> {
         if std::mem::take(&mut self.watches) {
             while !self.uring.submission().is_empty() {
-                self.uring.submit()?;
-                std::thread::yield_now();
+                match self.uring.submit() {
+                    Err(error) if !is_transient(&error) => return Err(error),
+                    _ => std::thread::yield_now(),
+                }
             }
         }
         Ok(())

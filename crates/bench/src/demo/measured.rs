@@ -90,7 +90,8 @@ impl Measured {
                 most.0 / 1_000_000
             )
         })?;
-        let ratios = rows.iter().map(|row| row.ratio).collect();
+        let ratios: Vec<f64> = rows.iter().map(|row| row.ratio).collect();
+        ensure!(ratios.iter().all(|&ratio| ratio > 0.0), "ratio: not above zero");
         Ok(Self { device: spec, schedulers, cpu, ratios })
     }
 
@@ -157,6 +158,7 @@ mod tests {
             (&RESULT.replace("hdd", "tape"), "device: "),
             (&RESULT.replace("noop", "fast"), "scheduler: "),
             (&RESULT.replace("600.0", "-640.0"), "idle_mean_ms: no time"),
+            (&RESULT.replace("14.3", "0.0"), "ratio: not above zero"),
             (&RESULT.replace("600.0", "2.0").replace("640.0", "2.0"), "took 2 ms on average"),
         ] {
             let error = format!("{:#}", Measured::of(text).unwrap_err());
