@@ -161,7 +161,13 @@ impl Serialize for PlayerRow {
     }
 }
 
-report!(Player, "player", "ms", |_row: &PlayerRow| "player".to_owned());
+report!(
+    Player,
+    "player",
+    "ms",
+    ("A film in a guest", &COLUMNS[..], "wait_max_ms"),
+    |_row: &PlayerRow| "player".to_owned()
+);
 
 const COLUMNS: [&str; 12] = [
     "device",
@@ -177,20 +183,6 @@ const COLUMNS: [&str; 12] = [
     "wait_max_ms",
     "readers_mb_s",
 ];
-
-impl Player {
-    /// Returns the rows as a table of text.
-    #[must_use]
-    pub fn table(&self) -> String {
-        table(&serde_json::json!(self), &COLUMNS)
-    }
-
-    /// Returns the rows as a page that needs nothing else.
-    #[must_use]
-    pub fn html(&self) -> String {
-        html::page("A film in a guest", &serde_json::json!(self), &COLUMNS, "wait_max_ms")
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -201,7 +201,7 @@ pub struct Throughput {
 }
 
 macro_rules! report {
-    ($report:ident, $figure:literal, $unit:literal, $subject:expr) => {
+    ($report:ident, $figure:literal, $unit:literal, $page:expr, $subject:expr) => {
         impl Serialize for $report {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 let mut report = serializer.serialize_struct(stringify!($report), 1)?;
@@ -237,43 +237,40 @@ macro_rules! report {
                 }
                 text
             }
+
+            /// Returns the rows as a table of text.
+            #[must_use]
+            pub fn table(&self) -> String {
+                let (_title, columns, _bars) = $page;
+                table(&serde_json::json!(self), columns)
+            }
+
+            /// Returns the rows as a page that needs nothing else.
+            #[must_use]
+            pub fn html(&self) -> String {
+                let (title, columns, bars) = $page;
+                html::page(title, &serde_json::json!(self), columns, bars)
+            }
         }
     };
 }
 
 pub(super) use report;
 
-report!(Startup, "startup", "ms", |row: &StartupRow| row.subject.to_string());
-report!(Throughput, "throughput", "MB/s", |_row: &ThroughputRow| String::new());
-
-impl Startup {
-    /// Returns the rows as a table of text.
-    #[must_use]
-    pub fn table(&self) -> String {
-        table(&serde_json::json!(self), &STARTUP_COLUMNS)
-    }
-
-    /// Returns the rows as a page that needs nothing else.
-    #[must_use]
-    pub fn html(&self) -> String {
-        html::page("Start-up in a guest", &serde_json::json!(self), &STARTUP_COLUMNS, "ratio")
-    }
-}
-
-impl Throughput {
-    /// Returns the rows as a table of text.
-    #[must_use]
-    pub fn table(&self) -> String {
-        table(&serde_json::json!(self), &THROUGHPUT_COLUMNS)
-    }
-
-    /// Returns the rows as a page that needs nothing else.
-    #[must_use]
-    pub fn html(&self) -> String {
-        let bars = "throughput_mean_mb_s";
-        html::page("Throughput of a guest", &serde_json::json!(self), &THROUGHPUT_COLUMNS, bars)
-    }
-}
+report!(
+    Startup,
+    "startup",
+    "ms",
+    ("Start-up in a guest", &STARTUP_COLUMNS[..], "ratio"),
+    |row: &StartupRow| row.subject.to_string()
+);
+report!(
+    Throughput,
+    "throughput",
+    "MB/s",
+    ("Throughput of a guest", &THROUGHPUT_COLUMNS[..], "throughput_mean_mb_s"),
+    |_row: &ThroughputRow| String::new()
+);
 
 const STARTUP_COLUMNS: [&str; 13] = [
     "app",
