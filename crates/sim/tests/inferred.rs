@@ -62,19 +62,19 @@ fn a_start_beside_readers_is_noticed() {
         (&[rand], &[], 1.4),
         (&[seq, seq], &[], 1.2),
         (&[rand, rand], &[], 1.4),
-        (&[seq, rand], &[], 1.5),
-        (&[seq, seq, rand, rand], &[], 1.5),
-        (&[seq; 4], &[], 1.3),
+        (&[seq, rand], &[], 1.4),
+        (&[seq, seq, rand, rand], &[], 1.3),
+        (&[seq; 4], &[], 1.2),
         (&[rand; 5], &[], 1.4),
         (&[], &[rand; 5], 1.2),
-        (&[], &[seq; 5], 1.6),
-        (&[seq; 5], &[rand; 5], 1.6),
-        (&[seq; 5], &[seq; 5], 1.8),
+        (&[], &[seq; 5], 1.2),
+        (&[seq; 5], &[rand; 5], 1.3),
+        (&[seq; 5], &[seq; 5], 1.4),
         (&[rand], &[rand; 5], 1.5),
-        (&[rand; 5], &[rand; 5], 1.7),
-        (&[rand; 5], &[seq; 5], 1.9),
+        (&[rand; 5], &[rand; 5], 1.6),
+        (&[rand; 5], &[seq; 5], 1.7),
         (&[seq, seq, rand, rand], &[rand], 1.4),
-        (&[seq, seq, rand, rand], &[seq; 5], 1.9),
+        (&[seq, seq, rand, rand], &[seq; 5], 1.7),
     ] {
         let ratios: Vec<f64> = (1..=12).map(|seed| ratio(false, readers, beside, seed)).collect();
         let mean = ratios.iter().sum::<f64>() / 12.0;
@@ -88,12 +88,12 @@ fn a_start_beside_readers_is_noticed() {
 fn an_agent_that_takes_a_mark_back_starts_nothing() {
     let (seq, rand) = (Order::Sequential, Order::Random);
     for (readers, beside, most) in [
-        (&[seq, seq][..], &[][..], 1.4),
-        (&[rand; 5], &[], 1.4),
-        (&[seq, seq, rand, rand], &[], 1.5),
-        (&[seq; 5], &[rand; 5], 1.8),
-        (&[rand], &[seq; 5], 2.1),
-        (&[seq], &[rand; 5], 1.5),
+        (&[seq, seq][..], &[][..], 1.3),
+        (&[rand; 5], &[], 1.3),
+        (&[seq, seq, rand, rand], &[], 1.4),
+        (&[seq; 5], &[rand; 5], 1.6),
+        (&[rand], &[seq; 5], 1.6),
+        (&[seq], &[rand; 5], 1.4),
     ] {
         let ratios: Vec<f64> = (1..=12).map(|seed| ratio(true, readers, beside, seed)).collect();
         let mean = ratios.iter().sum::<f64>() / 12.0;

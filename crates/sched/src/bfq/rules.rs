@@ -48,6 +48,11 @@ pub(super) struct Rules {
     /// 31: what arrives does not go before an overdue request that is next, and a long slot looks
     /// for one in every timeout.
     pub(super) overdue_stay_next: bool,
+    /// 33: a queue that is raised alone keeps the device for a while whatever its budget, and need not
+    /// sit out its lead as it comes back.
+    pub(super) raised_keep_device: bool,
+    /// 34: who wakes others has nothing more to do then, and is given up when they come without it.
+    pub(super) wakers_have_done: bool,
     /// How the engine below decides.
     pub(super) engine: Policy,
 }
@@ -73,6 +78,8 @@ impl Rules {
         raised_are_left_alone: true,
         raised_take_turns: true,
         overdue_stay_next: true,
+        raised_keep_device: true,
+        wakers_have_done: true,
         engine: Policy::Exact,
     };
     /// What Linux does.
@@ -95,6 +102,8 @@ impl Rules {
         raised_are_left_alone: false,
         raised_take_turns: false,
         overdue_stay_next: false,
+        raised_keep_device: false,
+        wakers_have_done: false,
         engine: Policy::Kernel,
     };
 

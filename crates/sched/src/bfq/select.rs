@@ -133,8 +133,8 @@ impl Bfq {
             if timed_out {
                 return Verdict::Expire(ExpireReason::BudgetTimeout);
             }
-            let spent = self.engine.service(queue.node);
-            return if spent + self.charge(id, tag) > self.engine.budget(queue.node) {
+            let needed = self.engine.service(queue.node) + self.charge(id, tag);
+            return if needed > self.engine.budget(queue.node) && !self.keeps_device(now, id) {
                 Verdict::Expire(ExpireReason::BudgetExhausted)
             } else if self.device_is_full(tag) {
                 // What write-back costs depends on others, too.
@@ -181,12 +181,16 @@ impl Bfq {
     /// Sends a request of the queue in service to the device.
     fn send(&mut self, now: Nanos, id: u32, tag: Tag) {
         let (cost, nr_sectors) = (self.charge(id, tag), self.table.get(tag).nr_sectors);
+        if self.keeps_device(now, id) {
+            let node = self.queues[id as usize].node;
+            self.engine.extend_budget(node, self.engine.service(node) + cost);
+        }
         self.engine.serve(self.queues[id as usize].node, cost, u64::from(nr_sectors));
         self.injection.sent(tag);
         self.start(now, id, tag, cost);
         self.slot.position = self.last_position;
         self.review_raise_in_service(now, id);
-        self.foresee_full(id);
+        self.foresee_full(now, id);
         let is_idle_class = self.queues[id as usize].class == Class::Idle;
         if is_idle_class && self.busy_total() > 1 {
             self.expire(now, ExpireReason::BudgetExhausted);
@@ -196,14 +200,14 @@ impl Bfq {
     /// Finds out whether the device is full now for the queue in service, so that nobody needs to
     /// examine it again before something changes.
     #[inline]
-    fn foresee_full(&mut self, id: u32) {
+    fn foresee_full(&mut self, now: Nanos, id: u32) {
         let queue = &self.queues[id as usize];
         if let Some(next) = queue.next
             && queue.sync
             && self.device_is_full(next)
         {
             let needed = self.engine.service(queue.node) + self.charge(id, next);
-            self.is_full = needed <= self.engine.budget(queue.node);
+            self.is_full = needed <= self.engine.budget(queue.node) || self.keeps_device(now, id);
         }
     }
 

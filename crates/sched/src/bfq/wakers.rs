@@ -5,8 +5,11 @@
 //! queue is waited for, the one that wakes it is served, and while its waker is waited for, so is
 //! it; without regard to the injection limit, since that makes nobody later.
 //!
-//! Only queues of one group wake each other. A busy neighbour completes something shortly before
-//! anything else happens, and would be taken for the waker of every slow queue of the pool.
+//! A busy neighbour completes something shortly before anything else happens, and would be taken for
+//! the waker of every slow queue of the pool. So only queues of one group wake each other; and who
+//! wakes has done its work: with more of it waiting or at the device it is such a neighbour. Each
+//! arrival without its waker speaks against that one, which is given up when there is no more to say
+//! for it.
 //!
 //! Source: P. Valente, patches "block, bfq: detect wakers and unconditionally inject their I/O",
 //! Linux 5.3, 2019.
@@ -19,6 +22,8 @@ use crate::{Nanos, Tag};
 const SOON: Nanos = Nanos::from_millis(4);
 /// So many arrivals in a row make a waker.
 const ENOUGH: u8 = 3;
+/// More of them than this are not counted.
+const MOST: u8 = 6;
 /// They must come within this many idle slices.
 const WINDOW_SLICES: u64 = 128;
 
@@ -26,6 +31,8 @@ const WINDOW_SLICES: u64 = 128;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ties {
     pub(super) waker: u32,
+    /// How many arrivals speak for it, less those that speak against it.
+    trust: u8,
     /// Who seems to wake it, how often that was seen, since when.
     tentative: u32,
     count: u8,
@@ -40,6 +47,7 @@ impl Default for Ties {
     fn default() -> Self {
         Self {
             waker: NOBODY,
+            trust: 0,
             tentative: NOBODY,
             count: 0,
             since: Nanos::ZERO,
@@ -54,34 +62,62 @@ impl Bfq {
     /// Takes note of whose request completed last when one arrives at a queue that had nothing to
     /// do.
     pub(super) fn look_for_waker(&mut self, now: Nanos, id: u32) {
-        let last = self.last_completed;
-        let queue = &self.queues[id as usize];
-        if last == NOBODY
-            || last == id
-            || queue.short_ttime
-            || now.since(self.last_completion) >= SOON
-            || self.queues[last as usize].group != queue.group
-            || self.queues[last as usize].sharing.shared
-        {
+        let is_exact = self.rules.wakers_have_done;
+        let Some(last) = self.may_have_woken(now, id) else {
+            if is_exact {
+                self.queues[id as usize].ties.tentative = NOBODY;
+                self.doubt_waker(id);
+            }
             return;
-        }
+        };
         let window = Nanos(self.tunables.slice_idle.0 * WINDOW_SLICES);
         let ties = &mut self.queues[id as usize].ties;
-        if ties.tentative != last || now > ties.since + window {
-            (ties.tentative, ties.count, ties.since) = (last, 1, now);
+        if is_exact && ties.waker == last {
+            ties.trust = MOST.min(ties.trust + 1);
             return;
         }
-        ties.count += 1;
+        if ties.tentative != last || now > ties.since + window {
+            (ties.tentative, ties.count, ties.since) = (last, 1, now);
+        } else {
+            ties.count += 1;
+        }
         if ties.count == ENOUGH {
             ties.tentative = NOBODY;
             self.tie(id, last);
+        } else if is_exact {
+            self.doubt_waker(id);
+        }
+    }
+
+    /// Returns who may be the reason for a request that comes now to a queue with nothing to do.
+    fn may_have_woken(&self, now: Nanos, id: u32) -> Option<u32> {
+        let last = some(self.last_completed).filter(|&last| last != id)?;
+        let (queue, other) = (&self.queues[id as usize], &self.queues[last as usize]);
+        let is_at_work = self.rules.wakers_have_done && (!other.is_empty() || other.in_flight > 0);
+        let is_woken = !queue.short_ttime
+            && now.since(self.last_completion) < SOON
+            && other.group == queue.group
+            && !other.sharing.shared
+            && !is_at_work;
+        is_woken.then_some(last)
+    }
+
+    /// Takes note of an arrival at which a queue's waker had no part.
+    fn doubt_waker(&mut self, id: u32) {
+        let ties = &mut self.queues[id as usize].ties;
+        if ties.waker != NOBODY {
+            ties.trust -= 1;
+            if ties.trust == 0 {
+                self.untie(id);
+            }
         }
     }
 
     /// Makes `waker` the waker of a queue.
     pub(super) fn tie(&mut self, id: u32, waker: u32) {
         self.untie(id);
-        self.queues[id as usize].ties.waker = waker;
+        let ties = &mut self.queues[id as usize].ties;
+        (ties.waker, ties.trust) = (waker, ENOUGH);
         self.link(id, waker);
     }
 

@@ -93,6 +93,44 @@ fn who_comes_three_times_after_another_is_woken_by_it() {
 }
 
 #[test]
+fn who_has_more_to_do_is_no_waker() {
+    let mut pair = Pair::new(true);
+    for _ in 0..20 {
+        pair.world.now += Nanos::from_millis(30);
+        pair.world.step(Step::Dispatch, &mut |_, _, _| ());
+        let (waker, sleeper) = (pair.waker, pair.sleeper);
+        pair.serve(waker);
+        let more = pair.insert(waker);
+        assert_eq!(pair.world.bfq.dispatch(pair.world.now), Next::Request(more));
+        pair.world.at_device.push(more);
+        pair.insert(sleeper);
+        pair.world.now += Nanos::from_millis(1);
+        while !pair.world.at_device.is_empty() {
+            pair.world.complete(0);
+            pair.world.now += Nanos::from_millis(9);
+            pair.world.step(Step::Dispatch, &mut |_, _, _| ());
+        }
+        pair.world.bfq.check_invariants();
+    }
+    assert_eq!(pair.waker_of_sleeper(), NOBODY);
+}
+
+#[test]
+fn a_waker_without_which_the_other_comes_is_given_up() {
+    let mut pair = Pair::new(true);
+    pair.rounds(20);
+    for _ in 0..6 {
+        assert_eq!(pair.waker_of_sleeper(), pair.waker.0);
+        pair.world.now += Nanos::from_millis(30);
+        pair.world.step(Step::Dispatch, &mut |_, _, _| ());
+        let sleeper = pair.sleeper;
+        pair.serve(sleeper);
+        pair.world.bfq.check_invariants();
+    }
+    assert_eq!(pair.waker_of_sleeper(), NOBODY);
+}
+
+#[test]
 fn a_waker_is_served_while_the_other_is_waited_for_and_the_other_way_round() {
     let mut pair = Pair::new(true);
     pair.rounds(10);
