@@ -150,7 +150,7 @@ impl Bfq {
         let left = self.engine.budget(queue.node).saturating_sub(queue.spent);
         let has_budget = left > 0 || self.rules.spent_continues;
         let continues = core::mem::take(&mut queue.paused) && in_time && has_budget;
-        queue.fresh = false;
+        (queue.fresh, queue.has_come) = (false, true);
         let target = queue.max_budget;
         let mut budget =
             if continues && left > 0 { left.min(target) } else { target.max(self.charge(id, tag)) };

@@ -93,10 +93,10 @@
 //! 31. An overdue request that is to go next goes next: whatever arrives nearer waits. A slot that
 //!     lasts many timeouts looks for one in each of them. Else one program of a guest that reads in
 //!     order keeps the others of its queue waiting for as long as it reads.
-//! 33. A queue that is raised alone keeps the device for a while whatever its budget, and one that is
-//!     urged from outside for its whole slot; what it is ahead of the queues beside it does not
-//!     delay it as it comes back. Else it waits for a slot of others after each pause: its first
-//!     small budget brings it ahead.
+//! 33. A queue that turns busy and is raised alone keeps the device for a while whatever its budget,
+//!     and one that is urged from outside for its whole slot; what it is ahead of the queues beside
+//!     it does not delay it as it comes back. Else it waits for a slot of others after each pause:
+//!     its first small budget brings it ahead.
 //! 34. Who wakes others has nothing more to do then, and is given up when they come without it.
 //!
 //! Deliberately absent, with room left: raising of write-back; devices with several actuators.
@@ -404,6 +404,7 @@ impl Bfq {
             fresh: true,
             paused: false,
             cut_short: false,
+            has_come: false,
             fifo_check_at: Nanos::ZERO,
             next_is_due: false,
             short_ttime: sync && class != Class::Idle,

@@ -36,6 +36,8 @@ pub(super) struct Queue {
     pub(super) paused: bool,
     /// Its last slot ended before its budget and its time did, so it may take the device back.
     pub(super) cut_short: bool,
+    /// It has not used up a slot since it turned busy.
+    pub(super) has_come: bool,
     /// When its oldest request is looked at again; a new slot looks at once.
     pub(super) fifo_check_at: Nanos,
     /// Its next request is overdue, and goes before whatever arrives.

@@ -10,7 +10,8 @@ use super::queue::Queue;
 use super::softrt::SoftRtRules;
 use crate::{Class, GroupId, Nanos, Urgency};
 
-/// How many timeouts a queue that is raised alone has the device for, whatever its budget.
+/// How many timeouts a queue that is raised alone has the device for as it turns busy, whatever its
+/// budget.
 const KEPT_TIMEOUTS: u64 = 8;
 /// The level of queues that nobody has given one.
 const DEFAULT_LEVEL: u8 = 4;
@@ -410,16 +411,19 @@ impl Bfq {
         }
     }
 
-    /// Returns whether a queue is served whatever its budget: it alone is raised, and its slot has not
-    /// lasted long. Between two small budgets somebody else would get a slot, during which it waits.
-    /// For whom somebody outside waits it lasts to its end: that has a credit of its own.
+    /// Returns whether a queue is served whatever its budget: it alone is raised, and has been served
+    /// for a short while since it turned busy. Between two small budgets somebody else would get a
+    /// slot, during which it waits. Who never pauses is no program that starts.
+    ///
+    /// For whom somebody outside waits it lasts to the slot's end: that has a credit of its own.
     #[inline]
     pub(super) fn keeps_device(&self, now: Nanos, id: u32) -> bool {
         if !self.rules.raised_keep_device || self.slot_factor(id) == 1 {
             return false;
         }
+        let queue = &self.queues[id as usize];
         let longest = Nanos(self.tunables.timeout_sync.0.saturating_mul(KEPT_TIMEOUTS));
-        self.queues[id as usize].raise.is_urged() || now < self.slot.began + longest
+        queue.raise.is_urged() || (queue.has_come && now < self.slot.began + longest)
     }
 
     /// Lets the slot of a raised queue end soon if it was to last longer because it was the only

@@ -48,8 +48,8 @@ pub(super) struct Rules {
     /// 31: what arrives does not go before an overdue request that is next, and a long slot looks
     /// for one in every timeout.
     pub(super) overdue_stay_next: bool,
-    /// 33: a queue that is raised alone keeps the device for a while whatever its budget, and need not
-    /// sit out its lead as it comes back.
+    /// 33: a queue that turns busy and is raised alone keeps the device for a while whatever its
+    /// budget, and need not sit out its lead.
     pub(super) raised_keep_device: bool,
     /// 34: who wakes others has nothing more to do then, and is given up when they come without it.
     pub(super) wakers_have_done: bool,

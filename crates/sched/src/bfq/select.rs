@@ -321,6 +321,7 @@ impl Bfq {
         let node = queue.node;
         if !queue.is_empty() || is_kept {
             queue.paused = false;
+            queue.has_come &= reason == ExpireReason::Preempted;
             queue.waits_since = now;
             self.engine.expire(node, After::Waits(budget));
             return;
