@@ -51,7 +51,7 @@ impl Bfq {
         }
         if self.holder == Some(id) && self.slot.end_wait() {
             self.slot.resumed = now;
-            if now >= self.slot.ends {
+            if self.slot_is_over(now, request.queue.0) {
                 self.expire(now, ExpireReason::BudgetTimeout);
             }
         }
@@ -315,7 +315,7 @@ impl Bfq {
                 }
             } else if is_empty {
                 self.expire(now, ExpireReason::NoMoreRequests);
-            } else if now >= self.slot.ends {
+            } else if self.slot_is_over(now, id) {
                 self.expire(now, ExpireReason::BudgetTimeout);
             }
         } else {

@@ -401,13 +401,18 @@ impl Bfq {
     /// starts may load it in one go, a soft real-time one has little to do anyway.
     ///
     /// Several of them take turns.
-    pub(super) fn slot_factor(&self, id: u32) -> u64 {
+    pub(super) fn slot_factor(&self, now: Nanos, id: u32) -> u64 {
         let takes_turns = self.rules.raised_take_turns && self.wr_busy > 1;
-        match self.queues[id as usize].raise.kind {
-            WrKind::Interactive if !takes_turns && self.is_privileged(id) => {
-                u64::from(self.tunables.wr_coeff)
-            }
-            _ => 1,
+        let raise = self.queues[id as usize].raise;
+        let starts = if self.rules.raised_keep_device {
+            raise.starts(now, self.wr_duration())
+        } else {
+            raise.kind == WrKind::Interactive
+        };
+        if starts && !takes_turns && self.is_privileged(id) {
+            u64::from(self.tunables.wr_coeff)
+        } else {
+            1
         }
     }
 
@@ -418,12 +423,34 @@ impl Bfq {
     /// For whom somebody outside waits it lasts to the slot's end: that has a credit of its own.
     #[inline]
     pub(super) fn keeps_device(&self, now: Nanos, id: u32) -> bool {
-        if !self.rules.raised_keep_device || self.slot_factor(id) == 1 {
-            return false;
-        }
+        now < self.kept_until(now, id)
+    }
+
+    fn kept_until(&self, now: Nanos, id: u32) -> Nanos {
         let queue = &self.queues[id as usize];
-        let longest = Nanos(self.tunables.timeout_sync.0.saturating_mul(KEPT_TIMEOUTS));
-        queue.raise.is_urged() || (queue.has_come && now < self.slot.began + longest)
+        if !self.rules.raised_keep_device || !queue.raise.is_on() {
+            return Nanos::ZERO;
+        }
+        let timeouts = match (queue.raise.is_urged(), queue.has_come) {
+            (true, _) => u64::MAX,
+            (_, true) => KEPT_TIMEOUTS,
+            _ => 1,
+        };
+        match timeouts.min(self.slot_factor(now, id)) {
+            1 => Nanos::ZERO,
+            timeouts => {
+                self.slot.began + Nanos(self.tunables.timeout_sync.0.saturating_mul(timeouts))
+            }
+        }
+    }
+
+    /// Returns whether the time of the slot of this queue, which is in service, is over. Who took
+    /// turns and is alone again goes on.
+    pub(super) fn slot_is_over(&mut self, now: Nanos, id: u32) -> bool {
+        if now >= self.slot.ends {
+            self.slot.ends = self.slot.ends.max(self.kept_until(now, id));
+        }
+        now >= self.slot.ends
     }
 
     /// Lets the slot of a raised queue end soon if it was to last longer because it was the only

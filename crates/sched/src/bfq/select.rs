@@ -109,7 +109,7 @@ impl Bfq {
 
     /// Lets the slot of a queue begin now.
     fn start_clock(&mut self, now: Nanos, id: u32) {
-        let lasts = self.tunables.timeout_sync.0.saturating_mul(self.slot_factor(id));
+        let lasts = self.tunables.timeout_sync.0.saturating_mul(self.slot_factor(now, id));
         self.slot.began = now;
         self.slot.ends = now + Nanos(lasts);
         self.slot.resumed = now;
@@ -127,8 +127,8 @@ impl Bfq {
     }
 
     fn examine(&mut self, now: Nanos, id: u32) -> Verdict {
+        let timed_out = self.slot_is_over(now, id);
         let queue = &self.queues[id as usize];
-        let timed_out = now >= self.slot.ends;
         if let Some(tag) = queue.next {
             if timed_out {
                 return Verdict::Expire(ExpireReason::BudgetTimeout);
