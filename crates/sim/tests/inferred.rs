@@ -72,7 +72,7 @@ fn a_start_beside_readers_is_noticed() {
         (&[seq; 5], &[seq; 5], 1.4),
         (&[rand], &[rand; 5], 1.5),
         (&[rand; 5], &[rand; 5], 1.6),
-        (&[rand; 5], &[seq; 5], 1.7),
+        (&[rand; 5], &[seq; 5], 1.5),
         (&[seq, seq, rand, rand], &[rand], 1.4),
         (&[seq, seq, rand, rand], &[seq; 5], 1.7),
     ] {

@@ -204,7 +204,8 @@ impl Bfq {
         let is_worse = class == Class::Idle && self.queues[holder as usize].class != Class::Idle;
         let may = || {
             if is_exact {
-                !is_worse && self.engine.is_next(node, rival)
+                // Else their VM would lose the device, and both would wait.
+                !is_worse && self.engine.is_next(node, rival) && self.engine.would_stay(node, rival)
             } else {
                 self.engine.is_top_contested()
             }

@@ -43,7 +43,8 @@
 //! 9. Time is charged by the timeout in force, up to two of them, and never counts as sectors
 //!    moved; on a device of decision 5 only time during which no other queue had requests there.
 //! 10. Preemption compares two queues where their paths part, and asks whether the newcomer would
-//!     be next there; the idle class preempts nobody else. Nobody takes the device back who was not
+//!     be next there, and the groups that both are in next above: else their VM would lose its
+//!     turn to other VMs. The idle class preempts nobody else. Nobody takes the device back who was not
 //!     waited for: the lightest queue and another one would interrupt each other after each
 //!     request. On a device of decision 5, where hardly anybody is waited for, everybody may.
 //! 11. The wait for the next request is never prolonged for a small one: the engine hands over all

@@ -113,6 +113,43 @@ impl Entity {
         self.start = self.start.plus(core::mem::take(&mut self.warp));
     }
 
+    /// Starts anew after what the slot brought.
+    pub(super) fn end_slot(&mut self) {
+        self.start = self.after(self.service);
+        self.service = 0;
+    }
+
+    /// Puts start and finish where an entity whose weight is settled belongs that waits from
+    /// `vtime` on for a slot of `budget` sectors; it was away if it has `missed` something.
+    pub(super) fn stamp(&mut self, vtime: Vtime, budget: u64, missed: Option<u64>) {
+        self.budget = budget;
+        if core::mem::take(&mut self.is_forgiven) {
+            (self.start, self.warp) = (vtime, 0);
+        }
+        let is_lifted = core::mem::take(&mut self.is_lifted);
+        if self.coeff == 1 {
+            self.unwarp();
+        } else if is_lifted {
+            self.warp_to(vtime);
+        }
+        if let Some(memory) = missed {
+            let reach = self.after(budget.max(memory));
+            if vtime.is_after(reach) {
+                // A raised queue keeps its edge: it is pushed by a fraction of the gap only.
+                let divisor = if self.is_leaf() { u64::from(self.coeff) } else { 1 };
+                self.start = self.start.plus(vtime.since(reach) / divisor);
+            }
+        }
+        self.finish = self.after(budget);
+    }
+
+    /// Ends a slot at `vtime` and waits for one of `budget` sectors, but for what its tree counts.
+    pub(super) fn continue_with(&mut self, vtime: Vtime, budget: u64) {
+        self.end_slot();
+        (self.weight, self.coeff) = (self.wanted(), self.new_coeff);
+        self.stamp(vtime, budget, None);
+    }
+
     pub(super) fn is_leaf(&self) -> bool {
         self.sched == NIL
     }

@@ -301,9 +301,7 @@ impl Wf2q {
             sched.in_service = NIL;
             match budget {
                 Some(budget) => {
-                    let entity = self.arena.at_mut(node);
-                    entity.start = entity.after(entity.service);
-                    entity.service = 0;
+                    self.arena.at_mut(node).end_slot();
                     self.queue(node, budget, None);
                 }
                 None => self.retire(node, memory),
@@ -344,6 +342,31 @@ impl Wf2q {
             }
             node = parent;
         }
+    }
+
+    /// Returns whether the groups that both leaves are in would be served again if the slot of
+    /// `holder`, which is in service, ended now; `leaf` is next among those in the lowest of them.
+    pub(crate) fn would_stay(&self, leaf: Node, holder: Node) -> bool {
+        let budget = self.arena.at(leaf).budget;
+        let mut node = self.arena.at(self.rivals(leaf, holder).0).parent;
+        while node != ROOT {
+            let mut group = self.arena.at(node).clone();
+            let sched = &self.scheds[group.competes_in as usize];
+            if let Some((vtime, rival)) = sched.next(&self.arena, self.policy) {
+                let now = sched.trees[group.class as usize].vtime;
+                group.continue_with(now, budget);
+                let rival = self.arena.at(rival);
+                // Where nobody is eligible yet, the first to be so is next.
+                let is_first = vtime.is_after(now) && vtime.is_after(group.start);
+                let is_next = !group.start.is_after(vtime) && rival.finish.is_after(group.finish);
+                let is_better = group.class < rival.class;
+                if !is_better && (rival.class < group.class || !(is_first || is_next)) {
+                    return false;
+                }
+            }
+            node = group.parent;
+        }
+        true
     }
 
     /// Returns whether `leaf` has more right than `holder` at the level at which their paths part:
@@ -462,25 +485,7 @@ impl Wf2q {
         self.settle_weight(node);
         let vtime = self.tree_of(node).vtime;
         let entity = self.arena.at_mut(node);
-        entity.budget = budget;
-        if core::mem::take(&mut entity.is_forgiven) {
-            (entity.start, entity.warp) = (vtime, 0);
-        }
-        let is_lifted = core::mem::take(&mut entity.is_lifted);
-        if entity.coeff == 1 {
-            entity.unwarp();
-        } else if is_lifted {
-            entity.warp_to(vtime);
-        }
-        if let Some(memory) = missed {
-            let reach = entity.after(budget.max(memory));
-            if vtime.is_after(reach) {
-                // A raised queue keeps its edge: it is pushed by a fraction of the gap only.
-                let divisor = if entity.is_leaf() { u64::from(entity.coeff) } else { 1 };
-                entity.start = entity.start.plus(vtime.since(reach) / divisor);
-            }
-        }
-        entity.finish = entity.after(budget);
+        entity.stamp(vtime, budget, missed);
         entity.place = Place::Active;
         let (sched, class) = (entity.competes_in, entity.class);
         let sched = &mut self.scheds[sched as usize];

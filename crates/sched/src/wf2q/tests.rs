@@ -422,6 +422,50 @@ fn a_raise_gives_a_group_its_turn_without_waiting_for_its_lead() {
     assert_eq!(engine.select(NOW), Some(greedy[0]));
 }
 
+/// Returns the weight and coefficient of a group, the weights of its leaves and a budget.
+fn draw_shares(random: &mut Random) -> (u64, u16, [u64; 2], u64) {
+    let coeff = if random.below(3) == 0 { 30 } else { 1 };
+    (1 + random.below(100), coeff, [1 + random.below(100), 1 + random.below(100)], 1024)
+}
+
+#[test]
+fn who_would_take_its_own_groups_turn_away_is_known_beforehand() {
+    let mut seen = [0, 0];
+    for_many_seeds(1000, |seed| {
+        let mut random = Random::new(seed);
+        let mut engine = Wf2q::new(GUARANTEE, Policy::Exact);
+        let mut leaves = Vec::<(Node, Node)>::new();
+        for _ in 0..2 {
+            let (share, coeff, shares, budget) = draw_shares(&mut random);
+            let group = engine.add_group(ROOT, weight(share));
+            engine.set_coeff(group, coeff);
+            for share in shares {
+                let leaf = engine.add_leaf(group, Class::BestEffort, weight(share));
+                engine.activate(NOW, leaf, budget, Return::Anew);
+                leaves.push((group, leaf));
+            }
+        }
+        for _ in 0..20 {
+            let holder = engine.select(NOW).unwrap();
+            let &(group, _) = leaves.iter().find(|&&(_, leaf)| leaf == holder).unwrap();
+            let &(_, sibling) =
+                leaves.iter().find(|&&(g, leaf)| g == group && leaf != holder).unwrap();
+            let used = 1 + random.below(1024);
+            engine.serve(holder, used, used);
+            let stays = engine.would_stay(sibling, holder);
+            engine.expire(holder, After::Leaves(0));
+            let next = engine.select(NOW).unwrap();
+            assert_eq!(stays, next == sibling, "seed {seed}");
+            seen[usize::from(stays)] += 1;
+            let used = 1 + random.below(1024);
+            engine.serve(next, used, used);
+            engine.expire(next, After::Waits(1024));
+            engine.activate(NOW, holder, 1024, Return::Anew);
+        }
+    });
+    assert!(seen.iter().all(|&count| count > 0), "{seen:?}");
+}
+
 #[test]
 fn names_are_reused_and_leave_nothing_behind() {
     let mut engine = Wf2q::new(GUARANTEE, Policy::Exact);
