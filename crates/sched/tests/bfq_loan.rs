@@ -43,10 +43,10 @@ fn who_starts_something_all_the_time_gets_no_more_than_its_share_in_the_long_run
     world.run_for(Nanos::from_secs(295));
     let in_all = honest_part(&world);
     world.forget();
-    world.run_for(Nanos::from_secs(300));
+    world.run_for(Nanos::from_secs(3000));
     let later = honest_part(&world);
-    println!("of 5 s {at_first:.3}, of 300 s {in_all:.3}, of the next 300 s {later:.3}");
-    assert!(at_first < 0.1, "a start comes first");
+    println!("of 5 s {at_first:.3}, of 300 s {in_all:.3}, of the next 3000 s {later:.3}");
+    assert!(at_first < 0.13, "a start comes first, but for relief");
     assert!(in_all > 0.45, "25 s of lead at most are 4 % of this time");
     assert!(later > 0.48, "and then nothing more");
 }
@@ -77,5 +77,5 @@ fn a_start_after_a_while_of_calm_is_served_first_however_many_there_were() {
     world.run_for(Nanos::from_secs(5));
     let part = honest_part(&world);
     println!("{part:.3}");
-    assert!(part < 0.1);
+    assert!(part < 0.13);
 }

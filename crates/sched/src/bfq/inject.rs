@@ -270,9 +270,16 @@ impl Bfq {
     /// `since`, pay for the time in which it kept others waiting; they do not pay for it. It was
     /// injected, or was left when its queue's slot ended.
     ///
-    /// Time in which nobody else had anything to do would have been lost anyway.
+    /// Time in which nobody else had anything to do would have been lost anyway, and some is free.
     #[inline(never)]
-    pub(super) fn pay_for_delay(&mut self, now: Nanos, id: u32, since: Nanos, nr_sectors: u32) {
+    pub(super) fn pay_for_delay(
+        &mut self,
+        now: Nanos,
+        id: u32,
+        since: Nanos,
+        nr_sectors: u32,
+        is_free: bool,
+    ) {
         let is_idle = match self.holder {
             Some(holder) => holder == id || self.slot.is_idle(),
             None => self.table.waiting() == 0,
@@ -283,7 +290,7 @@ impl Bfq {
         let delay = now.since(since.max(self.slot.resumed));
         self.slot.others += delay;
         let queue = &self.queues[id as usize];
-        if !queue.sync || queue.raise.is_on() {
+        if !queue.sync || queue.raise.is_on() || is_free {
             return;
         }
         let cost = time_charge(delay, self.device());

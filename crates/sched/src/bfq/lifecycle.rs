@@ -291,7 +291,8 @@ impl Bfq {
         let group = self.queues[id as usize].group;
         self.accounts[group as usize].book_service(flavour, nr_sectors, took);
         if self.holder != Some(id) || marks & INJECTED != 0 {
-            self.pay_for_delay(now, id, sent.max(self.last_completion), nr_sectors);
+            let is_free = self.relief.completed(now, tag, took);
+            self.pay_for_delay(now, id, sent.max(self.last_completion), nr_sectors, is_free);
         }
         self.count_place(flavour, false);
         let queue = &mut self.queues[id as usize];

@@ -99,6 +99,9 @@
 //!     it does not delay it as it comes back. Else it waits for a slot of others after each pause:
 //!     its first small budget brings it ahead.
 //! 34. Who wakes others has nothing more to do then, and is given up when they come without it.
+//! 35. When raised queues alone have been served for a second, others are relieved: a request of
+//!     each in turn, all together for at most an eighth of the time. Who is raised pays for no
+//!     time, and who never pauses would keep the device.
 //!
 //! Deliberately absent, with room left: raising of write-back; devices with several actuators.
 //!
@@ -124,6 +127,7 @@ mod pull;
 mod queue;
 mod raise;
 mod rate;
+mod relief;
 mod rules;
 mod select;
 mod slots;
@@ -148,6 +152,7 @@ use merging::{Merging, Sharing};
 use queue::{Group, Queue, weight_of};
 use raise::Raise;
 use rate::PeakRate;
+use relief::Relief;
 use rules::Rules;
 use softrt::Batches;
 use stats::{IoBound, SeekHistory, ThinkTime};
@@ -265,6 +270,7 @@ pub struct Bfq {
     /// Whether somebody sees to it that little waits at the device.
     bounded: bool,
     injection: Injection,
+    relief: Relief,
     /// Whose request completed last, if it still exists, and when.
     last_completed: u32,
     last_completion: Nanos,
@@ -323,6 +329,7 @@ impl Bfq {
             contention: Contention::default(),
             bounded: false,
             injection: Injection::default(),
+            relief: Relief::NEW,
             last_completed: NOBODY,
             last_completion: now,
             last_position: 0,

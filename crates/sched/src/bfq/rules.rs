@@ -53,6 +53,8 @@ pub(super) struct Rules {
     pub(super) raised_keep_device: bool,
     /// 34: who wakes others has nothing more to do then, and is given up when they come without it.
     pub(super) wakers_have_done: bool,
+    /// 35: who has waited for long while raised queues were served is relieved.
+    pub(super) nobody_starves: bool,
     /// How the engine below decides.
     pub(super) engine: Policy,
 }
@@ -80,6 +82,7 @@ impl Rules {
         overdue_stay_next: true,
         raised_keep_device: true,
         wakers_have_done: true,
+        nobody_starves: true,
         engine: Policy::Exact,
     };
     /// What Linux does.
@@ -104,6 +107,7 @@ impl Rules {
         overdue_stay_next: false,
         raised_keep_device: false,
         wakers_have_done: false,
+        nobody_starves: false,
         engine: Policy::Kernel,
     };
 

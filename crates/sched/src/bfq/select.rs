@@ -92,7 +92,9 @@ impl Bfq {
         let Some(node) = self.engine.select(now) else { return false };
         let id = self.owners[node as usize];
         self.holder = Some(id);
-        self.queues[id as usize].fifo_check_at = Nanos::ZERO;
+        let queue = &mut self.queues[id as usize];
+        queue.fifo_check_at = Nanos::ZERO;
+        self.relief.slot_begins(now, queue.raise.is_on());
         self.limits.slot_begins();
         self.slot.taken = now;
         self.slot.shared_until = now;
@@ -128,6 +130,9 @@ impl Bfq {
 
     fn examine(&mut self, now: Nanos, id: u32) -> Verdict {
         let timed_out = self.slot_is_over(now, id);
+        if let Some((other, tag)) = self.choose_relief(now, id) {
+            return Verdict::Inject(other, tag);
+        }
         let queue = &self.queues[id as usize];
         if let Some(tag) = queue.next {
             if timed_out {
