@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use evenkeel_urgency::{Asking, Rules, Watched};
 use evenkeel_wire::agent::{FromGuest, FromHost, Level, VERSION};
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::asking::Asking;
 use crate::channel::{Channel, Way};
 use crate::clock;
 use crate::events::{Event, Events};
@@ -17,7 +17,6 @@ use crate::ioprio::{IoPrio, Raised};
 use crate::procfs::Proc;
 use crate::signals::Ending;
 use crate::status::{Listener, Reply, Request, Status, Urgent};
-use crate::watch::{Rules, Watched};
 
 /// Programs that one process begins within [`BURST_WINDOW`] beyond this number are a job, such as
 /// a build or a boot, not something that somebody waits for.
@@ -27,6 +26,12 @@ const BURST_WINDOW: Duration = Duration::from_millis(180);
 /// How often `/proc` is looked through without process events, and with them.
 const SCAN_WITHOUT_EVENTS: Duration = Duration::from_millis(100);
 const SCAN_WITH_EVENTS: Duration = Duration::from_secs(10);
+
+/// Processes are looked at together, at whole multiples of this: each time costs a wake-up.
+const TICK: Duration = Duration::from_millis(20);
+
+/// How often an urgent process is searched for new threads.
+const THREADS_AGAIN: Duration = Duration::from_millis(100);
 
 /// How often a lost connection is tried again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -50,6 +55,8 @@ struct Process {
     watched: Watched,
     reason: &'static str,
     next_look: Duration,
+    /// When its threads were last given the priority.
+    raised_at: Duration,
 }
 
 struct Agent {
@@ -81,14 +88,27 @@ pub(crate) fn serve(options: &Options) -> anyhow::Result<()> {
         .with_context(|| format!("cannot listen on {}", options.socket.display()))?;
     let ending = Ending::hold().context("cannot wait for signals")?;
     let mut agent = Agent::new(options.clone());
-    while !ending.is_due() {
+    loop {
         agent.connect(clock::now());
         let timeout = agent.next_wakeup(clock::now());
-        agent.sleep(&listener, &ending, timeout)?;
-        listener.serve(|pid, request| agent.answer(clock::now(), pid, request));
-        agent.turn(clock::now());
+        let ready = agent.sleep(&listener, &ending, timeout)?;
+        if ready.ending && ending.is_due() {
+            return Ok(());
+        }
+        if ready.listener {
+            listener.serve(|pid, request| agent.answer(clock::now(), pid, request));
+        }
+        agent.turn(clock::now(), ready);
     }
-    Ok(())
+}
+
+/// Who has something to say.
+#[derive(Clone, Copy, Debug)]
+struct Ready {
+    listener: bool,
+    ending: bool,
+    kernel: bool,
+    host: bool,
 }
 
 impl Agent {
@@ -149,7 +169,7 @@ impl Agent {
         listener: &Listener,
         ending: &Ending,
         timeout: Duration,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Ready> {
         let fds = [listener.as_fd(), ending.as_fd()];
         let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).to_vec();
         if let Ok(events) = &self.events {
@@ -160,9 +180,14 @@ impl Agent {
         }
         let timeout = timeout.try_into().context("a wait of more than centuries")?;
         match poll(&mut fds, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(errno) => Err(errno).context("cannot wait"),
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno).context("cannot wait"),
         }
+        let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
+        let mut next = |is_asked: bool| is_asked && ready.next().unwrap_or(false);
+        let (listener, ending) = (next(true), next(true));
+        let (kernel, host) = (next(self.events.is_ok()), next(self.channel.is_ok()));
+        Ok(Ready { listener, ending, kernel, host })
     }
 
     fn next_wakeup(&self, now: Duration) -> Duration {
@@ -175,9 +200,13 @@ impl Agent {
         next.saturating_sub(now)
     }
 
-    fn turn(&mut self, now: Duration) {
-        self.hear_host();
-        self.hear_kernel(now);
+    fn turn(&mut self, now: Duration, ready: Ready) {
+        if ready.host {
+            self.hear_host();
+        }
+        if ready.kernel {
+            self.hear_kernel(now);
+        }
         if now >= self.next_scan {
             self.scan(now, true);
         }
@@ -264,6 +293,7 @@ impl Agent {
             watched: Watched::new(now, bytes),
             reason: "it reads again after a pause",
             next_look: now,
+            raised_at: Duration::ZERO,
         };
         self.processes.insert(pid, process);
         Some((pid, identity.parent))
@@ -309,7 +339,7 @@ impl Agent {
             if process.watched.is_in_doubt(now) {
                 process.watched.seen(now, self.proc.is_held_up(pid));
             }
-            process.next_look = now + process.watched.next_look(now);
+            process.next_look = at_tick(now + process.watched.next_look(now));
             match level {
                 Level::None => process.reason = "it reads again after a pause",
                 Level::SoftRealTime => process.reason = "it reads at a steady, modest rate",
@@ -318,9 +348,12 @@ impl Agent {
             if !self.options.priorities {
                 continue;
             }
-            // Again while it lasts: it may have new threads.
             if level != Level::None {
-                self.raised.raise(&self.proc, pid, self.high);
+                // Again while it lasts: it may have new threads.
+                if before == Level::None || now >= process.raised_at + THREADS_AGAIN {
+                    process.raised_at = now;
+                    self.raised.raise(&self.proc, pid, self.high);
+                }
             } else if before != Level::None || self.raised.has(pid) {
                 self.raised.restore(pid);
             }
@@ -422,6 +455,12 @@ impl Agent {
             urgent,
         }
     }
+}
+
+/// Returns the last tick up to `time`.
+fn at_tick(time: Duration) -> Duration {
+    let past = time.as_nanos() % TICK.as_nanos();
+    time.saturating_sub(Duration::from_nanos(u64::try_from(past).unwrap_or(0)))
 }
 
 /// Returns the priority for urgent processes in this guest, by the schedulers of its disks.

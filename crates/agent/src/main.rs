@@ -1,7 +1,6 @@
 //! The guest's side of Evenkeel: notices applications that need urgent service, gives their I/O a
 //! priority that the host sees in every request, and asks the host for help meanwhile.
 
-mod asking;
 mod channel;
 mod clock;
 mod daemon;
@@ -10,7 +9,6 @@ mod ioprio;
 mod procfs;
 mod signals;
 mod status;
-mod watch;
 
 use std::io::{self, Write as _};
 use std::os::unix::process::CommandExt as _;

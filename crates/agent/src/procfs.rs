@@ -1,7 +1,9 @@
 //! `/proc`, read with care: processes come and go while one looks.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::str::SplitAsciiWhitespace;
 
 /// A mounted `/proc`, or something that looks like one.
 #[derive(Clone, Debug)]
@@ -37,7 +39,7 @@ impl Proc {
     /// Returns how many bytes a process has read from disks, its ended threads included; `None`
     /// if it is gone or not ours to see.
     pub(crate) fn read_bytes(&self, pid: u32) -> Option<u64> {
-        let text = fs::read_to_string(self.0.join(pid.to_string()).join("io")).ok()?;
+        let text = read(&self.0.join(pid.to_string()).join("io"))?;
         let line = text.lines().find_map(|line| line.strip_prefix("read_bytes: "))?;
         line.trim().parse().ok()
     }
@@ -45,17 +47,39 @@ impl Proc {
     /// Returns whether a thread of a process waits for a disk, or for something else that nothing
     /// interrupts.
     pub(crate) fn is_held_up(&self, pid: u32) -> bool {
-        let tasks = self.0.join(pid.to_string()).join("task");
-        self.threads(pid).into_iter().any(|id| {
-            let stat = fs::read_to_string(tasks.join(id.to_string()).join("stat"));
-            stat.is_ok_and(|text| parse_state(&text) == Some("D"))
-        })
+        let dir = self.0.join(pid.to_string());
+        let Some((is_leader_held_up, threads)) = read(&dir.join("stat")).and_then(|text| {
+            let mut fields = fields(&text)?;
+            Some((fields.next()? == HELD_UP, fields.nth(THREADS - 1)?.to_owned()))
+        }) else {
+            return false;
+        };
+        is_leader_held_up
+            || threads != "1"
+                && self.threads(pid).into_iter().filter(|&id| id != pid).any(|id| {
+                    let stat = read(&dir.join("task").join(id.to_string()).join("stat"));
+                    stat.is_some_and(|text| {
+                        fields(&text).and_then(|mut f| f.next()) == Some(HELD_UP)
+                    })
+                })
     }
 
     /// Returns who a process is; `None` if it is gone.
     pub(crate) fn identity(&self, pid: u32) -> Option<Identity> {
-        parse_stat(&fs::read_to_string(self.0.join(pid.to_string()).join("stat")).ok()?)
+        parse_stat(&read(&self.0.join(pid.to_string()).join("stat"))?)
     }
+}
+
+/// The state of a thread that waits for a disk.
+const HELD_UP: &str = "D";
+/// Where in `stat`, counted from the state, the number of threads is.
+const THREADS: usize = 17;
+
+/// Reads a small file of `/proc`, which is whole in one read.
+fn read(path: &Path) -> Option<String> {
+    let mut text = [0; 2048];
+    let length = File::open(path).and_then(|mut file| file.read(&mut text)).ok()?;
+    Some(String::from_utf8_lossy(&text[..length]).into_owned())
 }
 
 fn numbers(dir: &Path) -> Vec<u32> {
@@ -64,18 +88,17 @@ fn numbers(dir: &Path) -> Vec<u32> {
     entries.filter_map(|entry| name(entry.ok()?)).collect()
 }
 
-/// Reads the state in `/proc/PID/stat`.
-fn parse_state(text: &str) -> Option<&str> {
-    text.rsplit_once(')')?.1.split_ascii_whitespace().next()
+/// Returns the fields of `/proc/PID/stat` from the state on.
+fn fields(text: &str) -> Option<SplitAsciiWhitespace<'_>> {
+    Some(text.rsplit_once(')')?.1.split_ascii_whitespace())
 }
 
 /// Reads `/proc/PID/stat`. The name may have blanks and parentheses in it.
 fn parse_stat(text: &str) -> Option<Identity> {
     const KERNEL_THREAD: u64 = 0x0020_0000;
-    let (head, tail) = text.rsplit_once(')')?;
-    let name = head.split_once('(')?.1.to_owned();
-    // From here on: state, ppid, pgrp, session, tty, tpgid, flags, ...
-    let fields: Vec<&str> = tail.split_ascii_whitespace().collect();
+    let name = text.rsplit_once(')')?.0.split_once('(')?.1.to_owned();
+    // State, ppid, pgrp, session, tty, tpgid, flags, ...
+    let fields: Vec<&str> = fields(text)?.collect();
     let flags: u64 = fields.get(6)?.parse().ok()?;
     Some(Identity {
         name,
@@ -95,7 +118,8 @@ mod tests {
         let expected =
             Identity { name: "a b) c".to_owned(), parent: 7, is_kernel: false, started: 1234 };
         assert_eq!(parse_stat(text), Some(expected));
-        assert_eq!(parse_state(text), Some("S"));
+        let mut fields = fields(text).expect("it has fields");
+        assert_eq!((fields.next(), fields.nth(THREADS - 1)), (Some("S"), Some("1")));
     }
 
     #[test]
@@ -112,7 +136,6 @@ mod tests {
         assert!(proc.threads(pid).contains(&pid));
         let identity = proc.identity(pid).expect("it runs");
         assert!(!identity.is_kernel && identity.parent > 0);
-        let stat = fs::read_to_string("/proc/thread-self/stat").expect("it runs");
-        assert_eq!(parse_state(&stat), Some("R"), "who reads that runs");
+        assert!(!proc.is_held_up(pid), "who reads that runs");
     }
 }

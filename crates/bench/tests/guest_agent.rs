@@ -12,9 +12,9 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use evenkeel_bench::lab::{Daemon, Guest, Lab};
+use evenkeel_bench::lab::{Daemon, Guest, Lab, kvm_works};
 use support::{Space, evenkeel, turn};
 
 /// The agent of the sources as they are now.
@@ -90,6 +90,7 @@ fn stage(name: &str) -> Stage {
         .name(name)
         .disk(daemon.socket("desk"), 1)
         .agent_port(daemon.agent_socket("desk"))
+        .reboots()
         .boot()
         .unwrap();
     guest.check("mkdir -p /run && evenkeel-agent serve >/tmp/agent.log 2>&1 & sleep 1").unwrap();
@@ -150,4 +151,64 @@ fn help_ends_by_itself_when_the_agent_is_killed_or_the_guest_floods_its_port() {
     guest.check("evenkeel-agent run -- true").unwrap();
     wait_for(&daemon, "help for the next agent", |figures| number(figures, "messages") > messages);
     guest.poweroff().unwrap();
+}
+
+/// Starts the agent and a program that it helps, which reads until somebody ends it.
+const HELPED: &str = "mkdir -p /run; evenkeel-agent serve >/tmp/agent.log 2>&1 & sleep 1; \
+     evenkeel-agent run -- dd if=/dev/vda of=/dev/null bs=4k iflag=direct >/dev/null 2>&1 & true";
+
+#[test]
+fn help_ends_by_itself_when_the_guest_pauses_or_reboots() {
+    let _turn = turn();
+    let Stage { daemon, guest, .. } = stage("paused");
+    guest.check("killall evenkeel-agent").unwrap();
+    for what in ["pauses", "reboots"] {
+        guest.check(HELPED).unwrap();
+        wait_for(&daemon, "help", |figures| figures["level"] == "interactive");
+        let before = number(&help(&daemon), "expired");
+        let since = Instant::now();
+        match what {
+            "pauses" => guest.pause().unwrap(),
+            _ => guest.reboot().unwrap(),
+        }
+        let after = wait_for(&daemon, "the end of help", |figures| figures["level"] == "none");
+        println!("{what}: help ended within {:?}", since.elapsed());
+        match what {
+            "pauses" => {
+                assert!(number(&after, "expired") > before, "the lease ended it: {after}");
+                guest.resume().unwrap();
+                // It goes on as if nothing had been.
+                guest.check("killall dd; killall evenkeel-agent").unwrap();
+            }
+            _ => guest.ready().unwrap(),
+        }
+    }
+    // The agent of the new start counts from the beginning, and is heard.
+    guest.check(HELPED).unwrap();
+    wait_for(&daemon, "help after the reboot", |figures| figures["level"] == "interactive");
+    guest.check("dd if=/dev/vda of=/dev/null bs=1M count=16 iflag=direct").unwrap();
+    guest.poweroff().unwrap();
+}
+
+#[test]
+fn the_agent_takes_little_of_the_processor() {
+    let _turn = turn();
+    let Stage { daemon: _served, guest, .. } = stage("frugal");
+    let busy = "for reader in 1 2 3 4 5; do \
+                (while :; do dd if=/dev/vda of=/dev/null bs=4k count=2000 iflag=direct; done) \
+                >/dev/null 2>&1 & done; true";
+    for (what, load) in [("idle", "true"), ("beside five readers", busy)] {
+        guest.check(load).unwrap();
+        let measure = "cat /proc/$(pidof evenkeel-agent)/schedstat /proc/uptime; sleep 20; \
+                       cat /proc/$(pidof evenkeel-agent)/schedstat /proc/uptime";
+        let text = guest.check(measure).unwrap();
+        let first = |line: &str| line.split(' ').next().unwrap().parse::<f64>().unwrap();
+        let lines: Vec<f64> = text.lines().map(first).collect();
+        let share = (lines[2] - lines[0]) / 1e9 / (lines[3] - lines[1]);
+        println!("{what}: the agent takes {:.3} % of the processor", share * 100.0);
+        // An emulated processor is some ten times slower.
+        let most = if kvm_works() { 0.01 } else { 0.1 };
+        assert!(share < most, "{what}: {share}");
+    }
+    guest.kill().unwrap();
 }

@@ -16,24 +16,24 @@ const SPACING: Duration = Duration::from_millis(50);
 
 /// What the host was told, and when it must be told again.
 #[derive(Clone, Debug)]
-pub(crate) struct Asking {
+pub struct Asking {
     seq: u64,
     /// Whether urgent processes have an I/O priority that the host can see.
-    pub(crate) marked: bool,
+    pub marked: bool,
     told: Level,
     /// When, if at all on this connection.
     told_at: Option<Duration>,
     /// When what was told was last needed.
     needed: Duration,
     /// What the host has granted last.
-    pub(crate) granted: Level,
+    pub granted: Level,
     /// The lease of the host; ours are never longer.
     lease: Duration,
 }
 
 impl Asking {
     /// Begins; `seq` is a number above all that this guest has used, such as the time in ns.
-    pub(crate) fn new(seq: u64) -> Self {
+    pub fn new(seq: u64) -> Self {
         Self {
             seq,
             marked: false,
@@ -46,20 +46,20 @@ impl Asking {
     }
 
     /// The connection is new: nobody knows anything.
-    pub(crate) fn connected(&mut self) {
+    pub fn connected(&mut self) {
         self.told = Level::None;
         self.told_at = None;
         self.granted = Level::None;
     }
 
     /// The host has said how long its leases are.
-    pub(crate) fn set_lease(&mut self, lease_max_ms: u32) {
+    pub fn set_lease(&mut self, lease_max_ms: u32) {
         self.lease = Duration::from_millis(u64::from(lease_max_ms.clamp(1, LEASE_MS_MAX)));
     }
 
     /// Returns what to tell the host now, if anything. `level` is what is most urgent, `reason`
     /// says why.
-    pub(crate) fn review(
+    pub fn review(
         &mut self,
         now: Duration,
         level: Level,
@@ -97,7 +97,7 @@ impl Asking {
     }
 
     /// Returns when [`review`](Self::review) is due if nothing changes.
-    pub(crate) fn next_review(&self, level: Level) -> Option<Duration> {
+    pub fn next_review(&self, level: Level) -> Option<Duration> {
         let at = self.told_at?;
         if level < self.told {
             Some((self.needed + LINGER).max(at + SPACING).min(at + self.lease / 2))

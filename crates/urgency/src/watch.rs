@@ -23,25 +23,25 @@ const HELP_AFTER_READ: Duration = Duration::from_secs(1);
 
 /// Bounds of the rules.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Rules {
+pub struct Rules {
     /// How long a program that starts, or wakes up, is urgent.
-    pub(crate) interactive: Duration,
+    pub interactive: Duration,
     /// And how many bytes it may read meanwhile.
-    pub(crate) interactive_bytes: u64,
+    pub interactive_bytes: u64,
     /// After so long without reading a process wakes up when it reads.
-    pub(crate) idle: Duration,
+    pub idle: Duration,
     /// The highest rate of a player, in bytes per second.
-    pub(crate) soft_rate: u64,
+    pub soft_rate: u64,
     /// The shortest pause between two batches of a player. Grows with the clock's granularity: a
     /// greedy reader whose ticks come late looks as if it paused.
-    pub(crate) soft_pause: Duration,
+    pub soft_pause: Duration,
     /// The pause is at least one so manieth of the time from batch to batch: whoever is kept from
     /// the processor now and then pauses, too. Players that are late pause less.
-    pub(crate) soft_share: u32,
+    pub soft_share: u32,
     /// How long a player stays urgent after its last batch.
-    pub(crate) soft: Duration,
+    pub soft: Duration,
     /// Batches with such pauses until a process counts as a player; one without counts as two less.
-    pub(crate) soft_batches: u32,
+    pub soft_batches: u32,
 }
 
 impl Rules {
@@ -50,7 +50,7 @@ impl Rules {
     /// Time and bytes are those of BFQ for a disk of unknown speed: 10 s and 120 000 sectors, and
     /// 16 384 sectors, 8 MiB, a second for a player: BFQ's 7000 are less than a film may need. The
     /// pause is 20 ms, or four ticks and a wait of 8 ms.
-    pub(crate) fn new(granularity: Duration) -> Self {
+    pub fn new(granularity: Duration) -> Self {
         Self {
             interactive: Duration::from_secs(10),
             interactive_bytes: 120_000 * 512,
@@ -66,7 +66,7 @@ impl Rules {
 
 /// One process.
 #[derive(Clone, Debug)]
-pub(crate) struct Watched {
+pub struct Watched {
     /// Bytes that it had read from disks when it was last looked at.
     bytes: u64,
     looked: Duration,
@@ -99,7 +99,7 @@ struct Batches {
 impl Watched {
     /// Begins to watch a process that has read `bytes` so far. It is not urgent: it may have run
     /// for hours.
-    pub(crate) fn new(now: Duration, bytes: u64) -> Self {
+    pub fn new(now: Duration, bytes: u64) -> Self {
         Self {
             bytes,
             looked: now,
@@ -115,7 +115,7 @@ impl Watched {
     }
 
     /// Says that the process has begun a new program. One of a burst is nobody's wish.
-    pub(crate) fn started(&mut self, now: Duration, rules: &Rules, in_burst: bool) {
+    pub fn started(&mut self, now: Duration, rules: &Rules, in_burst: bool) {
         self.in_burst = in_burst;
         self.batch = Batches::default();
         if in_burst {
@@ -126,14 +126,14 @@ impl Watched {
     }
 
     /// Says that somebody wants the process, and the program that it becomes, to be urgent.
-    pub(crate) fn marked(&mut self, now: Duration, rules: &Rules, level: Level) {
+    pub fn marked(&mut self, now: Duration, rules: &Rules, level: Level) {
         self.raise(now, rules);
         self.level = level;
         self.by_hand = Some(level);
     }
 
     /// Looks at its counter; returns what is urgent now.
-    pub(crate) fn look(&mut self, now: Duration, bytes: u64, rules: &Rules) -> Level {
+    pub fn look(&mut self, now: Duration, bytes: u64, rules: &Rules) -> Level {
         // A counter may go back: the process has become another one.
         let read = bytes.saturating_sub(self.bytes);
         // Certain is only the time between the last look that found it at the disk and the last that
@@ -167,13 +167,13 @@ impl Watched {
 
     /// Returns whether it matters whether it sleeps or waits for the disk: it has just ceased to
     /// read, or has read nothing for long.
-    pub(crate) fn is_in_doubt(&self, now: Duration) -> bool {
+    pub fn is_in_doubt(&self, now: Duration) -> bool {
         let idle = now.saturating_sub(self.active);
         !idle.is_zero() && (!self.seen_asleep || idle >= HELP_AFTER_READ / 2)
     }
 
     /// Says whether it waits for the disk. Who does is not asleep, and makes no pause.
-    pub(crate) fn seen(&mut self, now: Duration, held_up: bool) {
+    pub fn seen(&mut self, now: Duration, held_up: bool) {
         self.seen_asleep = !held_up;
         if held_up {
             self.active = now;
@@ -181,24 +181,24 @@ impl Watched {
     }
 
     /// Returns what was urgent when it was last looked at.
-    pub(crate) fn level(&self) -> Level {
+    pub fn level(&self) -> Level {
         self.level
     }
 
     /// Returns what the host should help with: who is urgent but wants nothing from the disk needs
     /// no help, and would use up the guest's credit.
-    pub(crate) fn wants(&self, now: Duration) -> Level {
+    pub fn wants(&self, now: Duration) -> Level {
         let is_active = now.saturating_sub(self.active) < HELP_AFTER_READ;
         if is_active { self.level } else { Level::None }
     }
 
     /// Returns what somebody has asked for by hand.
-    pub(crate) fn by_hand(&self) -> Option<Level> {
+    pub fn by_hand(&self) -> Option<Level> {
         self.by_hand
     }
 
     /// Returns how soon it must be looked at again: soon while it reads, seldom while it sleeps.
-    pub(crate) fn next_look(&self, now: Duration) -> Duration {
+    pub fn next_look(&self, now: Duration) -> Duration {
         let idle = now.saturating_sub(self.active);
         if idle < Duration::from_secs(5) {
             Duration::from_millis(20)

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use rustix::process::Signal;
 
 use super::channel::{Channel, Output, Wire};
 use super::initramfs::Boot;
@@ -26,6 +27,7 @@ pub struct GuestBuilder {
     cpus: u32,
     disks: Vec<Disk>,
     agent_port: Option<PathBuf>,
+    reboots: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -43,6 +45,7 @@ impl GuestBuilder {
             cpus: 1,
             disks: Vec::new(),
             agent_port: None,
+            reboots: false,
         }
     }
 
@@ -85,6 +88,13 @@ impl GuestBuilder {
     #[must_use]
     pub fn agent_port(mut self, socket: impl Into<PathBuf>) -> Self {
         self.agent_port = Some(socket.into());
+        self
+    }
+
+    /// Lets the guest reboot; without this a reboot is QEMU's end.
+    #[must_use]
+    pub const fn reboots(mut self) -> Self {
+        self.reboots = true;
         self
     }
 
@@ -132,14 +142,17 @@ impl GuestBuilder {
         let stream = guest.connect()?;
         let (channel, hello) = Channel::new(stream)?;
         guest.channel = Mutex::new(Some(channel));
-        guest.hello = Mutex::new(Some(hello));
+        guest.hello = Mutex::new(Some(Hello { wire: hello, is_heard: false }));
         Ok(guest)
     }
 
     fn arguments(&self, run: &Path, command: &mut Command) {
         let memory = self.memory_mib;
         command.args(["-name", &self.name, "-nodefaults", "-no-user-config", "-display", "none"]);
-        command.args(["-no-reboot", "-m", &format!("{memory}M")]);
+        command.args(["-m", &format!("{memory}M")]);
+        if !self.reboots {
+            command.arg("-no-reboot");
+        }
         command.args(["-object", &format!("memory-backend-memfd,id=mem,size={memory}M,share=on")]);
         command.args(["-machine", "q35,memory-backend=mem", "-smp", &self.cpus.to_string()]);
         if kvm_works() {
@@ -194,8 +207,15 @@ pub struct Guest {
     name: String,
     qemu: Mutex<Process>,
     channel: Mutex<Option<Channel>>,
-    hello: Mutex<Option<Wire>>,
+    hello: Mutex<Option<Hello>>,
     run: RunDir,
+}
+
+/// The guest says so each time that it begins to take commands.
+#[derive(Debug)]
+struct Hello {
+    wire: Wire,
+    is_heard: bool,
 }
 
 impl Guest {
@@ -205,10 +225,43 @@ impl Guest {
     ///
     /// The guest is not up within two minutes, or QEMU has ended.
     pub fn ready(&self) -> Result<()> {
-        match self.hello.lock().expect("no holder panics").take() {
-            Some(hello) => hello.hello(BOOT_LIMIT).with_context(|| self.diagnosis()),
-            None => Ok(()),
+        let mut hello = self.hello.lock().expect("no holder panics");
+        let hello = hello.as_mut().expect("set before a guest is handed out");
+        if !hello.is_heard {
+            hello.wire.hello(BOOT_LIMIT).with_context(|| self.diagnosis())?;
+            hello.is_heard = true;
         }
+        Ok(())
+    }
+
+    /// Resets the guest without shutting it down; [`ready`](Self::ready) waits until it takes
+    /// commands again. What ran there never ends. For guests that [may](GuestBuilder::reboots).
+    ///
+    /// # Errors
+    ///
+    /// The guest has ended.
+    pub fn reboot(&self) -> Result<()> {
+        let mut hello = self.hello.lock().expect("no holder panics");
+        hello.as_mut().expect("set before a guest is handed out").is_heard = false;
+        self.spawn("reboot -f").map(drop)
+    }
+
+    /// Stops QEMU: the guest's time stands still, and nobody hears of it.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses.
+    pub fn pause(&self) -> Result<()> {
+        self.qemu.lock().expect("no holder panics").signal(Signal::STOP)
+    }
+
+    /// Lets a guest that [pauses](Self::pause) go on.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses.
+    pub fn resume(&self) -> Result<()> {
+        self.qemu.lock().expect("no holder panics").signal(Signal::CONT)
     }
 
     /// Runs a shell script in the guest and waits for its end, a minute at most.

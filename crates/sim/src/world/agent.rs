@@ -1,44 +1,24 @@
 //! The agent in a guest: it judges processes, gives urgent ones an I/O priority and asks for help.
 //!
-//! A model of the program `evenkeel-agent`, whose rules it has: a process that starts, or reads
-//! again after it wanted nothing for two seconds, is urgent for ten seconds or 120 000 sectors; one
-//! that reads in batches, at a modest rate and with pauses, for a second after each. While it is, its
-//! requests have a priority that the host sees, and while it reads as well, the host is asked for
-//! help.
+//! The judgement is that of the program `evenkeel-agent`, by the same code; here is what surrounds
+//! it there: when it looks at whom, and what it does with the verdict.
 //!
 //! Deliberately absent: bursts of programs, programs marked by hand, and the CPU time of
 //! the agent.
 
+use core::time::Duration;
+
 use evenkeel_sched::{Class, Kind, Nanos, Priority, Urgency};
+use evenkeel_urgency::{Asking, Rules, Watched};
+use evenkeel_wire::agent::{FromGuest, Level};
 
 use super::os::Life;
 
 /// From the start of a program to its priority: the kernel tells, the agent wakes up and looks.
 const HEARS: Nanos = Nanos::from_millis(1);
-/// How long, and for how many sectors, who has started is urgent.
-const URGENT: Nanos = Nanos::from_secs(10);
-const URGENT_SECTORS: u64 = 120_000;
-/// Who reads after such a silence has woken up.
-const IDLE: Nanos = Nanos::from_secs(2);
-/// A player reads at most so many sectors a second, pauses for so long between two batches, and has
-/// done so for so many batches in a row; it is urgent for so long after each.
-const PLAYER_RATE: u64 = 16_384;
-const PLAYER_PAUSE: Nanos = Nanos::from_millis(24);
-const PLAYER_BATCHES: u32 = 4;
-const PLAYER_URGENT: Nanos = Nanos::from_secs(1);
-/// Help is asked for those who have read so recently.
-const HELP_AFTER_READ: Nanos = Nanos::from_secs(1);
-/// Help is given up so much later than it was last needed.
-const LINGER: Nanos = Nanos::from_millis(100);
-/// How often the host is told what it knows already: twice in a lease.
-const REPEAT: Nanos = Nanos::from_millis(500);
-/// How often a process is looked at: one that reads, one that has slept for a while, one that
-/// sleeps.
-const LOOKS: [(Nanos, Nanos); 3] = [
-    (Nanos::from_secs(5), Nanos::from_millis(20)),
-    (Nanos::from_secs(60), Nanos::from_millis(250)),
-    (Nanos(u64::MAX), Nanos::from_secs(1)),
-];
+/// What the guest's clock tells apart.
+const GRANULARITY: Duration = Duration::from_millis(4);
+const SECTOR_BYTES: u64 = 512;
 
 /// How a guest's agent is set up.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -71,73 +51,45 @@ pub(crate) enum Verdict {
     Restore(u32),
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Watched {
-    process: u32,
-    sectors: u64,
-    /// When it was last seen to have read, or started.
-    active: Nanos,
-    /// When it was last looked at.
-    looked: Nanos,
-    /// How urgent it is, until when and up to which sector.
-    urgent: Option<Urgent>,
-    batch: Batch,
+#[derive(Clone, Debug)]
+struct Process {
+    number: u32,
+    watched: Watched,
+    next_look: Nanos,
     /// Its ordinary queue, while it has another.
     ordinary: Option<u32>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Urgent {
-    urgency: Urgency,
-    until: Nanos,
-    last_sector: u64,
-}
-
-/// What a process reads without a pause, and how many of those in a row were a player's.
-#[derive(Clone, Copy, Debug, Default)]
-struct Batch {
-    began: Option<Nanos>,
-    sectors: u64,
-    is_going_on: bool,
-    good: u32,
 }
 
 /// The agent of one guest.
 #[derive(Debug)]
 pub(crate) struct Agent {
     pub(crate) priority: Priority,
-    watched: Vec<Watched>,
+    rules: Rules,
+    processes: Vec<Process>,
+    asking: Asking,
     looks_at: Option<Nanos>,
-    asks: Urgency,
-    told_at: Nanos,
-    needed_at: Nanos,
 }
 
 impl Agent {
     pub(crate) fn new(now: Nanos, model: AgentModel) -> Self {
+        let mut asking = Asking::new(now.0);
+        asking.connected();
         Self {
             priority: model.priority,
-            watched: Vec::new(),
+            rules: Rules::new(GRANULARITY),
+            processes: Vec::new(),
+            asking,
             looks_at: None,
-            asks: Urgency::None,
-            told_at: now,
-            needed_at: now,
         }
     }
 
     /// Takes note of a process that starts.
-    pub(crate) fn started(&mut self, now: Nanos, process: u32) {
-        self.watched.push(Watched {
-            process,
-            sectors: 0,
-            active: now,
-            looked: now,
-            urgent: Some(Urgent::starts(now, 0)),
-            batch: Batch::default(),
-            ordinary: None,
-        });
-        let at = now + HEARS;
-        self.looks_at = Some(self.looks_at.map_or(at, |planned| planned.min(at)));
+    pub(crate) fn started(&mut self, now: Nanos, number: u32) {
+        let mut watched = Watched::new(since_start(now), 0);
+        watched.started(since_start(now), &self.rules, false);
+        let next_look = now + HEARS;
+        self.processes.push(Process { number, watched, next_look, ordinary: None });
+        self.looks_at = Some(self.looks_at.map_or(next_look, |planned| planned.min(next_look)));
     }
 
     /// Returns when it wants to look.
@@ -145,125 +97,98 @@ impl Agent {
         self.looks_at
     }
 
-    /// Looks at the processes, each of which has a life and may be waiting for the disk; returns
-    /// what is to be done. Who is told to mark says so with [`marked`](Self::marked).
+    /// Looks at the processes that are due, each of which has a life and may be waiting for the
+    /// disk; returns what is to be done. Who is told to mark says so with
+    /// [`marked`](Self::marked).
     pub(crate) fn look(
         &mut self,
         now: Nanos,
         seen: impl Fn(u32) -> (Life, bool),
     ) -> Vec<(u32, Verdict)> {
         let mut verdicts = Vec::new();
-        self.watched.retain_mut(|watched| {
-            let (life, waits) = seen(watched.process);
-            let verdict = watched.look(now, life, waits);
-            if verdict != Verdict::Leave {
-                verdicts.push((watched.process, verdict));
+        let rules = self.rules;
+        self.processes.retain_mut(|process| {
+            let (life, waits) = seen(process.number);
+            let has_ended = life.ended.is_some();
+            if now < process.next_look && !has_ended {
+                return true;
             }
-            life.ended.is_none()
+            let verdict = process.look(now, life, waits, &rules);
+            if verdict != Verdict::Leave {
+                verdicts.push((process.number, verdict));
+            }
+            !has_ended
         });
-        let next = self.watched.iter().map(|watched| {
-            let idle = now - watched.active;
-            let look = LOOKS.iter().find(|look| idle < look.0);
-            now + look.map_or(LOOKS[2].1, |look| look.1)
-        });
-        self.looks_at = next.min();
-        if self.looks_at.is_none() && self.asks != Urgency::None {
-            self.looks_at = Some(now + LOOKS[0].1);
-        }
+        self.plan();
         verdicts
     }
 
     /// Takes note that a process has a queue with the priority instead of its ordinary one.
-    pub(crate) fn marked(&mut self, process: u32, ordinary: u32) {
-        let watched = self.watched.iter_mut().find(|watched| watched.process == process);
-        watched.expect("it was looked at").ordinary = Some(ordinary);
+    pub(crate) fn marked(&mut self, number: u32, ordinary: u32) {
+        let process = self.processes.iter_mut().find(|process| process.number == number);
+        process.expect("it was looked at").ordinary = Some(ordinary);
     }
 
     /// Returns what to tell the host now, if anything: how urgent it is.
     pub(crate) fn news(&mut self, now: Nanos) -> Option<Urgency> {
-        let needed = self.watched.iter().map(|watched| watched.wants(now)).max();
-        let needed = needed.unwrap_or_default();
-        if needed != Urgency::None {
-            self.needed_at = now;
+        let level = self.level(now);
+        let message = self.asking.review(since_start(now), level, String::new);
+        let review = self.asking.next_review(level).map(nanos);
+        self.plan();
+        self.looks_at = [self.looks_at, review].into_iter().flatten().min();
+        match message? {
+            FromGuest::Help { level, .. } => Some(urgency(level)),
+            FromGuest::Hello { .. } => None,
         }
-        let lingers = needed == Urgency::None && now < self.needed_at + LINGER;
-        let asks = if lingers { self.asks } else { needed };
-        let is_due = asks != Urgency::None && now >= self.told_at + REPEAT;
-        if asks == self.asks && !is_due {
-            return None;
-        }
-        (self.asks, self.told_at) = (asks, now);
-        Some(asks)
+    }
+
+    fn level(&self, now: Nanos) -> Level {
+        let now = since_start(now);
+        let levels = self.processes.iter().map(|process| process.watched.wants(now));
+        levels.max().unwrap_or(Level::None)
+    }
+
+    fn plan(&mut self) {
+        self.looks_at = self.processes.iter().map(|process| process.next_look).min();
     }
 }
 
-impl Urgent {
-    fn starts(now: Nanos, sectors: u64) -> Self {
-        let (until, last_sector) = (now + URGENT, sectors + URGENT_SECTORS);
-        Self { urgency: Urgency::Interactive, until, last_sector }
-    }
-
-    fn plays(now: Nanos, sectors: u64) -> Self {
-        let (until, last_sector) = (now + PLAYER_URGENT, sectors + 2 * PLAYER_RATE);
-        Self { urgency: Urgency::SoftRealTime, until, last_sector }
-    }
-}
-
-impl Watched {
-    fn look(&mut self, now: Nanos, life: Life, waits: bool) -> Verdict {
-        let read = life.read_sectors - self.sectors;
-        let paused = self.looked.since(self.active);
-        if read > 0 {
-            if now - self.active > IDLE && self.urgent.is_none() {
-                self.urgent = Some(Urgent::starts(now, self.sectors));
+impl Process {
+    fn look(&mut self, now: Nanos, life: Life, waits: bool, rules: &Rules) -> Verdict {
+        let time = since_start(now);
+        let mut level = self.watched.look(time, life.read_sectors * SECTOR_BYTES, rules);
+        if self.watched.is_in_doubt(time) {
+            self.watched.seen(time, waits);
+        }
+        if life.ended.is_some() {
+            level = Level::None;
+        }
+        self.next_look = now + nanos(self.watched.next_look(time));
+        match (level, self.ordinary) {
+            (Level::None, Some(ordinary)) => {
+                self.ordinary = None;
+                Verdict::Restore(ordinary)
             }
-            self.active = now;
-        } else if waits {
-            // Held up, not asleep.
-            self.active = now;
+            (Level::None, None) | (_, Some(_)) => Verdict::Leave,
+            (_, None) => Verdict::Mark,
         }
-        (self.sectors, self.looked) = (life.read_sectors, now);
-        if self.batch.follow(now, read, paused) {
-            self.urgent = Some(Urgent::plays(now, self.sectors));
-        }
-        let is_over = |urgent: Urgent| now >= urgent.until || self.sectors > urgent.last_sector;
-        if life.ended.is_some() || self.urgent.is_some_and(is_over) {
-            self.urgent = None;
-        }
-        match (self.urgent, self.ordinary) {
-            (Some(_), None) => Verdict::Mark,
-            (None, Some(_)) => self.ordinary.take().map_or(Verdict::Leave, Verdict::Restore),
-            _ => Verdict::Leave,
-        }
-    }
-
-    fn wants(&self, now: Nanos) -> Urgency {
-        let is_active = now - self.active < HELP_AFTER_READ;
-        self.urgent.filter(|_| is_active).map_or(Urgency::None, |urgent| urgent.urgency)
     }
 }
 
-impl Batch {
-    /// Takes note of what was read since the last look, before which it had `paused`; returns
-    /// whether a batch of a player begins.
-    fn follow(&mut self, now: Nanos, read: u64, paused: Nanos) -> bool {
-        if read == 0 {
-            self.is_going_on = false;
-            return false;
-        }
-        if self.is_going_on {
-            self.sectors += read;
-            return false;
-        }
-        let is_good = self.began.is_some_and(|began| {
-            let period = now - began;
-            let is_modest = self.sectors * 1_000_000_000 <= period.0 * PLAYER_RATE;
-            is_modest && paused >= PLAYER_PAUSE && period < IDLE
-        });
-        let good = if is_good { self.good + 1 } else { 0 };
-        *self = Self { began: Some(now), sectors: read, is_going_on: true, good };
-        good >= PLAYER_BATCHES
+const fn urgency(level: Level) -> Urgency {
+    match level {
+        Level::None => Urgency::None,
+        Level::Interactive => Urgency::Interactive,
+        Level::SoftRealTime => Urgency::SoftRealTime,
     }
+}
+
+const fn since_start(now: Nanos) -> Duration {
+    Duration::from_nanos(now.0)
+}
+
+fn nanos(time: Duration) -> Nanos {
+    Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]
@@ -354,7 +279,8 @@ mod tests {
         let end = agent.looks_at().expect("it watches");
         assert_eq!(agent.look(end, |_| (life(8, Some(end)), false)), [(7, Verdict::Restore(3))]);
         assert_eq!(agent.news(end), None, "it lingers");
-        let later = end + LINGER;
+        // The level lingers for so long.
+        let later = end + Nanos::from_millis(100);
         assert!(agent.look(later, |_| unreachable!("nobody is left")).is_empty());
         assert_eq!(agent.news(later), Some(Urgency::None));
         assert_eq!(agent.look(later, |_| (life(0, None), false)), []);

@@ -24,10 +24,14 @@ pub struct Player {
     state: State,
 }
 
+/// It reads a piece so much at a time, as the read-ahead of most systems does.
+const READ_SECTORS: u64 = 256;
+
 #[derive(Clone, Copy, Debug)]
 enum State {
     Waits,
-    Reads,
+    /// Has so many sectors of the piece.
+    Reads(u64),
     Decodes,
 }
 
@@ -55,13 +59,9 @@ impl Player {
 
     pub(super) fn next(&mut self, now: Nanos) -> Step {
         match self.state {
-            State::Waits => {
-                self.state = State::Reads;
-                let pieces = (self.file.sectors / self.piece_sectors).max(1);
-                let at = self.frames % pieces * self.piece_sectors;
-                Step::Direct(Span::new(self.file.start + at, self.piece_sectors))
-            }
-            State::Reads => {
+            State::Waits => self.read(0),
+            State::Reads(sectors) if sectors < self.piece_sectors => self.read(sectors),
+            State::Reads(_) => {
                 self.state = State::Decodes;
                 Step::Compute(self.think)
             }
@@ -79,6 +79,15 @@ impl Player {
                 Step::Pause((next - self.period).max(now) - now)
             }
         }
+    }
+
+    /// Goes on with a piece of which it has `sectors`.
+    fn read(&mut self, sectors: u64) -> Step {
+        let length = (self.piece_sectors - sectors).min(READ_SECTORS);
+        self.state = State::Reads(sectors + length);
+        let pieces = (self.file.sectors / self.piece_sectors).max(1);
+        let at = self.frames % pieces * self.piece_sectors + sectors;
+        Step::Direct(Span::new(self.file.start + at, length))
     }
 }
 
