@@ -110,8 +110,12 @@ fn governor_line(governor: &GovernorStatus) -> String {
         let FlightStatus { commands, bytes } = *flight;
         format!("{commands} short or {} KiB of long", bytes >> 10)
     };
-    let GovernorStatus { reads, writes, narrow, searches } = governor;
-    let why = if *narrow { ", narrow for who waits for each answer" } else { "" };
+    let GovernorStatus { reads, writes, narrow, alone, searches } = governor;
+    let why = match (narrow, alone) {
+        (true, _) => ", narrow for who waits for each answer",
+        (false, true) => ", wide for who is alone",
+        (false, false) => "",
+    };
     format!(
         "governor, {searches} searches: at a time reads {}, writes {}{why}",
         flight(reads),
@@ -241,6 +245,7 @@ mod tests {
             reads: flight(32, 256 << 10),
             writes: flight(4, 1 << 20),
             narrow: true,
+            alone: false,
             searches: 7,
         };
         assert_eq!(
@@ -248,6 +253,8 @@ mod tests {
             "governor, 7 searches: at a time reads 32 short or 256 KiB of long, writes 4 short or \
              1024 KiB of long, narrow for who waits for each answer"
         );
+        let wide = GovernorStatus { narrow: false, alone: true, ..governor };
+        assert!(governor_line(&wide).ends_with("of long, wide for who is alone"));
         let pool = PoolStatus { governor: Some(governor), ..PoolStatus::default() };
         let text = table(&Status { pools: vec![pool], ..Status::default() });
         assert!(text.contains("\ngovernor, 7 searches"), "{text}");

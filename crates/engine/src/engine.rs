@@ -235,7 +235,7 @@ impl Engine {
         };
         let vm = disk.vm;
         let is_short = is_short(sync, request.nr_sectors);
-        self.governor.arrived(now, others, is_short, &mut disk.lone);
+        self.governor.arrived(now, vm, others, is_short, &mut disk.lone);
         let priority = if request.ioprio != 0 && self.groups.get(vm).queues.heeds_priority {
             classify::priority(request.ioprio)
         } else {

@@ -21,10 +21,14 @@
 //! raised), the tolerance is larger: that is a load of its own, with knees of its own, and its
 //! searches begin with what is enough without him.
 //!
+//! Who is alone with short commands keeps nobody waiting, so no knee is looked for: the device gets
+//! all that it may. Where that is more than several may have there *together*, the first request of
+//! somebody else ends it at once.
+//!
 //! Source of the idea, that little in flight at full rate is where to be, and that it is found by
 //! trying: N. Cardwell and others, "BBR: Congestion-Based Congestion Control", ACM Queue 14, 2016.
 
-use evenkeel_sched::Nanos;
+use evenkeel_sched::{GroupId, Nanos};
 
 /// Commands at the device, by level; the best of what a device may be given is within a fifth.
 const LADDER: [u32; 20] =
@@ -65,6 +69,8 @@ struct Load {
     writes: bool,
     long: bool,
     narrow: bool,
+    /// Of one VM that does not wait, in short commands; nothing is looked for.
+    alone: bool,
 }
 
 impl Load {
@@ -75,6 +81,7 @@ impl Load {
         Self { narrow: false, ..self }
     }
 
+    /// Returns where its knee is kept.
     const fn index(self) -> usize {
         self.writes as usize * 4 + self.long as usize * 2 + self.narrow as usize
     }
@@ -152,6 +159,8 @@ pub struct GovernorReport {
     pub writes: FlightLimit,
     /// Whether they are narrow for somebody who waits for each answer.
     pub narrow: bool,
+    /// Whether they are wide because one VM is alone.
+    pub alone: bool,
     /// Searches finished.
     pub searches: u64,
 }
@@ -162,8 +171,10 @@ pub(crate) struct Governor {
     is_on: bool,
     /// Whether it is narrow for those who wait for each answer.
     favours: bool,
-    /// The highest level: all that the device may be given.
+    /// The highest level: all that several may have at the device together.
     top: usize,
+    together: u32,
+    /// All that the device may be given.
     most: u32,
     kinds: [Kind; 2],
     knees: [Option<Knee>; Load::COUNT],
@@ -182,6 +193,9 @@ pub(crate) struct Governor {
     /// Since when the device has nothing to do.
     idle_since: Option<Nanos>,
     narrow_until: Nanos,
+    /// Whose request came last, and until when he counts as one of several.
+    last: Option<GroupId>,
+    together_until: Nanos,
     searches: u64,
 }
 
@@ -193,6 +207,7 @@ impl Governor {
             is_on: false,
             favours: false,
             top: 0,
+            together: u32::MAX,
             most: 0,
             kinds: [kind; 2],
             knees: [None; Load::COUNT],
@@ -206,6 +221,8 @@ impl Governor {
             is_shut: false,
             idle_since: None,
             narrow_until: Nanos::ZERO,
+            last: None,
+            together_until: Nanos::ZERO,
             searches: 0,
         };
         governor.set_depth(depth);
@@ -228,12 +245,27 @@ impl Governor {
     /// Changes the most commands that the device may be given.
     pub(crate) fn set_depth(&mut self, depth: u32) {
         self.most = depth.max(1);
-        self.top = LADDER.partition_point(|&level| level < self.most).min(LADDER.len() - 1);
         self.forget();
     }
 
+    /// Changes how many of them several VMs may have there together; all unless told otherwise.
+    pub(crate) fn set_together(&mut self, together: u32) {
+        if together != self.together {
+            self.together = together;
+            self.forget();
+        }
+    }
+
+    /// Returns how many commands several VMs may have at the device together.
+    pub(crate) fn together(&self) -> u32 {
+        self.together.min(self.most)
+    }
+
     fn forget(&mut self) {
+        let together = self.together();
+        self.top = LADDER.partition_point(|&level| level < together).min(LADDER.len() - 1);
         self.knees = [None; Load::COUNT];
+        self.load = Load::default();
         self.begin(Phase::Full);
     }
 
@@ -247,6 +279,7 @@ impl Governor {
             reads: limit(0),
             writes: limit(1),
             narrow: self.load.narrow,
+            alone: self.load.alone,
             searches: self.searches,
         })
     }
@@ -310,10 +343,20 @@ impl Governor {
         }
     }
 
-    /// Looks at a request that comes while `others` of its disk are outstanding; `lone` is what is
-    /// known of the disk. Finds those who wait for each answer.
+    /// Looks at a request of a VM that comes while `others` of its disk are outstanding; `lone` is
+    /// what is known of the disk. Finds those who wait for each answer, and who is alone.
     #[inline]
-    pub(crate) fn arrived(&mut self, now: Nanos, others: u32, is_short: bool, lone: &mut u8) {
+    pub(crate) fn arrived(
+        &mut self,
+        now: Nanos,
+        vm: GroupId,
+        others: u32,
+        is_short: bool,
+        lone: &mut u8,
+    ) {
+        if self.last != Some(vm) {
+            self.company(now, vm);
+        }
         if others == 0 && is_short {
             *lone = lone.saturating_add(1);
             if *lone >= LONE_MIN {
@@ -321,6 +364,16 @@ impl Governor {
             }
         } else if others >= CROWD {
             *lone = 0;
+        }
+    }
+
+    /// Notes that another VM's request came before this one's.
+    fn company(&mut self, now: Nanos, vm: GroupId) {
+        if self.last.replace(vm).is_some() {
+            self.together_until = now + PATIENCE;
+            if self.load.alone {
+                self.turn_to(now, Load { alone: false, ..self.load });
+            }
         }
     }
 
@@ -359,21 +412,21 @@ impl Governor {
         if span < LONG_EPOCH && (epoch.commands < EPOCH_COMMANDS || span < EPOCH) {
             return;
         }
-        let load = Load {
-            writes: epoch.written * 2 > epoch.sectors,
-            long: epoch.long * 2 > epoch.sectors,
-            narrow: self.favours && now < self.narrow_until,
-        };
+        let (writes, long) = (epoch.written * 2 > epoch.sectors, epoch.long * 2 > epoch.sectors);
+        let narrow = self.favours && now < self.narrow_until;
+        let may_be_alone = self.together() < self.most && !long && !narrow;
+        let alone = may_be_alone && now >= self.together_until;
+        let load = Load { writes, long, narrow, alone };
         if let Some(wide) = &mut self.knees[load.wide().index()] {
             // It may be long since anybody could look.
             wide.is_open |= now >= wide.review_at;
         }
         if load != self.load {
-            // What was found so far is of another load.
-            self.load = load;
-            let is_known = self.knees[load.index()].is_some_and(|knee| now < knee.review_at);
-            self.search_begun = now;
-            return self.begin(if is_known { Phase::Hold } else { Phase::Full });
+            return self.turn_to(now, load);
+        }
+        if load.alone {
+            self.epoch = Epoch { begun: Some(now), ..Epoch::default() };
+            return;
         }
         let moved = if load.long { epoch.sectors } else { u64::from(epoch.commands) };
         // In thousandths, so that slow devices are told apart.
@@ -385,6 +438,14 @@ impl Governor {
             return self.put_off(now, span);
         }
         self.decide(now, begun, rate, is_bound);
+    }
+
+    /// Turns to another load; what was found so far is not of it.
+    fn turn_to(&mut self, now: Nanos, load: Load) {
+        self.load = load;
+        let is_known = self.knees[load.index()].is_some_and(|knee| now < knee.review_at);
+        self.search_begun = now;
+        self.begin(if is_known || load.alone { Phase::Hold } else { Phase::Full });
     }
 
     /// Gives a search up: who leaves the device without work says nothing of its best rate.
@@ -477,16 +538,18 @@ impl Governor {
         self.phase = phase;
         for writes in [false, true] {
             let level = |long: bool| {
-                let load = Load { writes, long, narrow: self.load.narrow };
+                let load = Load { writes, long, ..self.load };
                 let at_work = load.index() == self.load.index();
                 let knee = self.knees[load.index()].map_or(self.top, |knee| knee.level);
                 match phase {
+                    _ if load.alone => self.top,
                     Phase::Full if at_work => self.widest(load),
                     Phase::Between { low, high } if at_work => between(low, high),
                     _ => knee,
                 }
             };
-            let commands = LADDER[level(false)].min(self.most);
+            let together = LADDER[level(false)].min(self.together());
+            let commands = if self.load.alone { self.most } else { together };
             let sectors = u64::from(LADDER[level(true)]) * u64::from(UNIT_SECTORS);
             // What the highest level is about is the number of commands.
             let sectors = if level(true) == self.top { sectors * 8 } else { sectors };

@@ -23,7 +23,7 @@ use crate::worker::{GroupPlan, VmPlan};
 /// Commands at a device of flash at a time, unless the configuration says otherwise: about where
 /// more no longer adds throughput, and each one waits in a queue that nobody can schedule.
 const DEPTH_FLASH: u32 = 32;
-/// The same where nothing is held back.
+/// The same where nothing is held back, and for who is alone.
 const DEPTH_FLASH_MOST: u32 = 128;
 /// The same for a device that turns; it picks the nearest of those it has.
 const DEPTH_ROTATIONAL: u32 = 4;
@@ -89,10 +89,16 @@ pub(crate) fn depth(pool: &Pool, rotational: bool, model_depth: Option<u32>) -> 
     let holds_nothing_back = matches!(pool.scheduler(), Scheduler::None | Scheduler::Noop);
     let usual = match rotational {
         true => DEPTH_ROTATIONAL,
-        false if holds_nothing_back => DEPTH_FLASH_MOST,
+        false if holds_nothing_back || governs(pool, rotational) => DEPTH_FLASH_MOST,
         false => DEPTH_FLASH,
     };
     pool.depth.or(model_depth).unwrap_or(usual)
+}
+
+/// Returns how many commands several VMs may have at the device together under a governor; one that
+/// is alone has the whole depth.
+pub(crate) fn depth_together(pool: &Pool, model_depth: Option<u32>) -> u32 {
+    pool.depth.or(model_depth).unwrap_or(DEPTH_FLASH)
 }
 
 /// Returns whether a governor finds out how much of the depth of a pool its device needs.
@@ -399,7 +405,10 @@ mod tests {
     fn the_depth_comes_from_the_operator_then_the_model_then_the_device() {
         let pool = |scheduler, depth| Pool { scheduler, depth, ..Pool::default() };
         let usual = pool(None, None);
-        assert_eq!(depth(&usual, false, None), DEPTH_FLASH);
+        assert_eq!(depth(&usual, false, None), DEPTH_FLASH_MOST, "for who is alone");
+        assert_eq!(depth_together(&usual, None), DEPTH_FLASH);
+        assert_eq!(depth_together(&usual, Some(9)), 9);
+        assert_eq!(depth_together(&pool(None, Some(64)), Some(9)), 64);
         assert_eq!(depth(&pool(Some(Scheduler::None), None), false, None), DEPTH_FLASH_MOST);
         assert_eq!(depth(&pool(Some(Scheduler::Kyber), None), false, None), DEPTH_FLASH);
         assert_eq!(depth(&usual, true, None), DEPTH_ROTATIONAL);

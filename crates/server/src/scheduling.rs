@@ -10,7 +10,7 @@ use evenkeel_wire::status::{BlameStatus, GroupStatus, PoolStatus, VmExplain};
 use evenkeel_wire::{Pool, PoolChange, Problem, Problems};
 
 use crate::command::{Explained, Schedule};
-use crate::config::{GroupNames, PoolPlan, blocks, depth, governs, polls};
+use crate::config::{GroupNames, PoolPlan, blocks, depth, depth_together, governs, polls};
 use crate::elevator::{check_elevator, elevator};
 use crate::limits::{self, Control, GateFigures};
 use crate::status::{self, PoolFigures};
@@ -48,6 +48,11 @@ impl Scheduling {
         EngineConfig { elevator, depth, blocks: blocks(settings) }
     }
 
+    /// Returns how many commands several VMs may have at the device together under a governor.
+    pub(crate) fn depth_together(&self, settings: &Pool) -> u32 {
+        depth_together(settings, self.device.model_depth)
+    }
+
     /// Returns the limits and reservations of a pool that starts.
     pub(crate) fn controls(&self) -> Vec<Control> {
         limits::controls(&self.lock(), &self.names)
@@ -81,8 +86,10 @@ impl Scheduling {
             limits::controls(&settings, &self.names),
         );
         let governs = governs(&settings, self.device.rotational);
+        let depth_together = self.depth_together(&settings);
         let polls = polls(&settings);
-        Ok((settings, Schedule { engine, governs, polls, weights, controls }))
+        let schedule = Schedule { engine, governs, depth_together, polls, weights, controls };
+        Ok((settings, schedule))
     }
 
     /// Notes that the worker has done what was planned.

@@ -84,6 +84,7 @@ fn governor(report: &GovernorReport) -> GovernorStatus {
         reads: flight(report.reads),
         writes: flight(report.writes),
         narrow: report.narrow,
+        alone: report.alone,
         searches: report.searches,
     }
 }

@@ -144,6 +144,9 @@ pub struct GovernorStatus {
     pub writes: FlightStatus,
     /// Whether they are fewer for somebody who waits for each answer.
     pub narrow: bool,
+    /// Whether they are wide because one VM is alone.
+    #[serde(default)]
+    pub alone: bool,
     /// Searches finished since the daemon started.
     pub searches: u64,
 }

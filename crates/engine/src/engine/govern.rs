@@ -13,6 +13,14 @@ impl Engine {
     pub fn govern(&mut self, governs: bool) {
         self.governor.turn(governs, self.favours());
         self.scheduler.set_bounded(governs);
+        self.scheduler.set_depth(self.scheduled_depth());
+    }
+
+    /// Says how many commands several VMs may have at the device together under a governor, if that
+    /// is less than the depth, which one that is alone may have. All unless told otherwise.
+    pub fn set_depth_together(&mut self, depth: u32) {
+        self.governor.set_together(depth.max(1));
+        self.scheduler.set_depth(self.scheduled_depth());
     }
 
     /// Returns what the governor has decided; none without one.
@@ -28,6 +36,11 @@ impl Engine {
     /// request is better off there than behind others at the device.
     fn favours(&self) -> bool {
         matches!(self.scheduler.kind(), Kind::Bfq | Kind::Cfq)
+    }
+
+    /// Returns what the elevator shares out among those who wait.
+    pub(super) fn scheduled_depth(&self) -> u32 {
+        if self.governor.is_on() { self.governor.together() } else { self.depth }
     }
 
     /// Lets the governor know that there is another elevator.

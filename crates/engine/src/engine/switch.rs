@@ -22,7 +22,7 @@ impl Engine {
         if self.scheduler.set_tunables(now, config) {
             return;
         }
-        let config = ElevatorConfig { depth: self.depth, ..config.clone() };
+        let config = ElevatorConfig { depth: self.scheduled_depth(), ..config.clone() };
         let old = core::mem::replace(&mut self.scheduler, Elevator::new(now, &config));
         self.govern_anew();
         self.look_for_streams();
@@ -43,7 +43,7 @@ impl Engine {
         }
         self.blocks.set_max(self.depth);
         self.governor.set_depth(self.depth);
-        self.scheduler.set_depth(self.depth);
+        self.scheduler.set_depth(self.scheduled_depth());
     }
 
     /// Remembers of each command at the device what only the elevator knew: its parts.

@@ -3,6 +3,8 @@
 use super::*;
 
 const KIB: u64 = 1024;
+const VM: GroupId = GroupId(1);
+const OTHER: GroupId = GroupId(2);
 
 /// A device that works on up to `ways` commands at a time, each of which takes `span`, under
 /// somebody who always has `most` of them.
@@ -116,7 +118,7 @@ fn beside_somebody_who_waits_a_search_begins_with_what_is_enough_without_him() {
     let (mut lone, mut most) = (0, 0);
     for _ in 0..400 {
         for _ in 0..LONE_MIN {
-            bench.governor.arrived(bench.now, 0, true, &mut lone);
+            bench.governor.arrived(bench.now, VM, 0, true, &mut lone);
         }
         bench.run(false, 8, Nanos::from_millis(5));
         most = most.max(bench.report().reads.commands);
@@ -134,7 +136,7 @@ fn a_device_that_became_faster_gets_more_however_long_somebody_waits_for_each_an
     let mut lone = 0;
     for _ in 0..2400 {
         for _ in 0..LONE_MIN {
-            bench.governor.arrived(bench.now, 0, true, &mut lone);
+            bench.governor.arrived(bench.now, VM, 0, true, &mut lone);
         }
         bench.run(false, 8, Nanos::from_millis(100));
     }
@@ -161,7 +163,7 @@ fn it_is_narrow_only_while_somebody_waits_for_each_answer() {
     let mut lone = 0;
     for _ in 0..40 {
         for _ in 0..LONE_MIN {
-            bench.governor.arrived(bench.now, 0, true, &mut lone);
+            bench.governor.arrived(bench.now, VM, 0, true, &mut lone);
         }
         bench.run(false, 8, Nanos::from_millis(100));
     }
@@ -176,12 +178,50 @@ fn who_asks_for_much_at_a_time_is_no_reason_to_be_narrow() {
     let mut lone = 0;
     for _ in 0..100 {
         for others in 0..8 {
-            bench.governor.arrived(bench.now, others, true, &mut lone);
+            bench.governor.arrived(bench.now, VM, others, true, &mut lone);
         }
-        bench.governor.arrived(bench.now, 0, false, &mut lone);
+        bench.governor.arrived(bench.now, VM, 0, false, &mut lone);
     }
     bench.run(false, 8, Nanos::from_millis(500));
     assert!(!bench.report().narrow);
+}
+
+#[test]
+fn who_is_alone_has_all_of_the_device_until_somebody_comes() {
+    let mut bench = Bench::new(128, 4);
+    bench.governor.set_together(32);
+    let mut lone = 0;
+    bench.governor.arrived(bench.now, VM, 9, true, &mut lone);
+    bench.run(false, 8, Nanos::from_secs(2));
+    let found = bench.report();
+    assert!(found.alone);
+    assert_eq!((found.reads.commands, found.writes.commands, found.searches), (128, 128, 0));
+
+    bench.governor.arrived(bench.now, OTHER, 9, true, &mut lone);
+    assert_eq!(bench.report().reads.commands, 32, "at once");
+    for _ in 0..20 {
+        bench.governor.arrived(bench.now, VM, 9, true, &mut lone);
+        bench.governor.arrived(bench.now, OTHER, 9, true, &mut lone);
+        bench.run(false, 8, Nanos::from_millis(100));
+    }
+    assert_eq!((bench.report().alone, bench.report().reads.commands), (false, 4));
+    bench.run(false, 8, Nanos::from_secs(2));
+    assert_eq!((bench.report().alone, bench.report().reads.commands), (true, 128));
+}
+
+#[test]
+fn who_is_alone_with_long_commands_or_waits_for_each_answer_is_given_what_he_needs() {
+    let mut bench = Bench::new(128, 4);
+    bench.governor.set_together(32);
+    bench.run(false, 256, Nanos::from_secs(2));
+    assert_eq!((bench.report().alone, bench.report().reads.bytes), (false, 4 * 128 * KIB));
+    bench.run(false, 8, Nanos::from_secs(1));
+    assert!(bench.report().alone);
+    for _ in 0..20 {
+        bench.governor.favour(bench.now);
+        bench.run(false, 8, Nanos::from_millis(100));
+    }
+    assert_eq!((bench.report().alone, bench.report().reads.commands), (false, 4));
 }
 
 #[test]

@@ -71,7 +71,11 @@ impl Scene {
         self.world.control(|engine, _| engine.set_depth(depth));
         if self.more.per_mille(300) {
             let governs = self.more.per_mille(500);
-            self.world.control(|engine, _| engine.govern(governs));
+            let together = pick(&mut self.more, &[1, 2, 16, u32::MAX]);
+            self.world.control(|engine, _| {
+                engine.set_depth_together(together);
+                engine.govern(governs);
+            });
         }
     }
 
