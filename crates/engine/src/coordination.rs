@@ -165,6 +165,8 @@ impl Engine {
                 let urgency = if is_meant { urgency } else { Urgency::None };
                 self.scheduler.set_urgency(now, queue, urgency);
             }
+            let group = self.groups.get(vm).known_as;
+            self.scheduler.set_spoken_for(now, group, marks && urgency != Urgency::None);
         }
     }
 

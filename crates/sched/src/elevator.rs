@@ -275,6 +275,10 @@ impl Scheduler for Elevator {
         each!(&mut self.0, inner => inner.set_urgency(now, queue, urgency));
     }
 
+    fn set_spoken_for(&mut self, now: Nanos, group: GroupId, is_spoken_for: bool) {
+        each!(&mut self.0, inner => inner.set_spoken_for(now, group, is_spoken_for));
+    }
+
     fn deny_start(&mut self, now: Nanos, queue: QueueId) {
         each!(&mut self.0, inner => inner.deny_start(now, queue));
     }

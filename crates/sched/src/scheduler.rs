@@ -95,6 +95,14 @@ pub trait Scheduler {
         let _nothing_to_do = (now, queue, urgency);
     }
 
+    /// Says whether somebody outside knows which queues of a group are urgent, those of groups below
+    /// apart. While he does, who is soft real-time there is what he has said by
+    /// [`set_urgency`](Self::set_urgency), and not what an elevator takes for it. What looks like a
+    /// start still counts: he may have missed it.
+    fn set_spoken_for(&mut self, now: Nanos, group: GroupId, is_spoken_for: bool) {
+        let _nothing_to_do = (now, group, is_spoken_for);
+    }
+
     /// Says that the request that comes next into a queue starts nothing, however long the queue has
     /// been silent: whoever issues it was active elsewhere. Elevators that take a silence for the
     /// sign of a start heed it.

@@ -3,14 +3,15 @@
 mod bfq_world;
 
 use bfq_world::{Client, Device, World};
-use evenkeel_sched::{BfqTunables, GroupId, Nanos};
+use evenkeel_sched::{BfqTunables, GroupId, Nanos, Scheduler as _, Urgency};
 
 /// A small hard disk: 10 MB/s, 10 ms to get anywhere.
 const DISK: Device = Device::Serial { per_sector: 50_000, seek: 10_000_000 };
 
 /// Plays for a minute beside five greedy readers in two groups, 128 KiB every 50 ms, in one of
-/// those groups or alone in a third one; returns mean and worst latency.
-fn play(wr_max_softrt_rate: u32, is_alone: bool) -> (Nanos, Nanos) {
+/// those groups or alone in a third one; returns mean and worst latency. Somebody may say from
+/// outside who plays in the group: this one, or nobody.
+fn play(wr_max_softrt_rate: u32, is_alone: bool, said: Option<Urgency>) -> (Nanos, Nanos) {
     let tunables = BfqTunables { wr_max_softrt_rate, ..BfqTunables::default() };
     let mut world = World::tuned(tunables, true, DISK, 1);
     let groups = [100, 100].map(|weight| world.group(GroupId::ROOT, weight));
@@ -24,6 +25,10 @@ fn play(wr_max_softrt_rate: u32, is_alone: bool) -> (Nanos, Nanos) {
     let mut player = Client::new(queue, 1, 256, false);
     player.think = Nanos::from_millis(50);
     world.clients.push(player);
+    if let Some(urgency) = said {
+        world.bfq.set_urgency(world.now, queue, urgency);
+        world.bfq.set_spoken_for(world.now, group, true);
+    }
     // Whatever started has been loaded by then.
     world.run_for(Nanos::from_secs(60));
     world.forget();
@@ -35,7 +40,7 @@ fn play(wr_max_softrt_rate: u32, is_alone: bool) -> (Nanos, Nanos) {
 #[test]
 fn a_player_is_served_in_time_whatever_others_do() {
     for is_alone in [false, true] {
-        let [raised, plain] = [7000, 0].map(|rate| play(rate, is_alone));
+        let [raised, plain] = [7000, 0].map(|rate| play(rate, is_alone, None));
         for (mean, worst) in [raised, plain] {
             println!("mean {} ms, worst {} ms", mean.as_millis(), worst.as_millis());
         }
@@ -46,4 +51,13 @@ fn a_player_is_served_in_time_whatever_others_do() {
         assert!(raised.1 <= Nanos::from_millis(23 + 36 + 125 + 36), "{:?}", raised.1);
         assert!(plain.0 > Nanos(4 * raised.0.0), "{:?} and {:?}", plain.0, raised.0);
     }
+}
+
+#[test]
+fn where_somebody_says_who_plays_nobody_else_is_taken_for_a_player() {
+    let [guessed, other, said] = [None, Some(Urgency::None), Some(Urgency::SoftRealTime)]
+        .map(|said| play(7000, true, said).0);
+    println!("{} ms, {} ms, {} ms", guessed.as_millis(), other.as_millis(), said.as_millis());
+    assert!(other > Nanos(3 * guessed.0), "{other:?} and {guessed:?}");
+    assert!(said < Nanos(2 * guessed.0), "{said:?} and {guessed:?}");
 }

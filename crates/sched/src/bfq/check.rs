@@ -119,6 +119,9 @@ impl Bfq {
         assert_eq!(queue.pending, queue.busy || queue.in_flight > 0, "pending until all completed");
         assert_eq!(queue.weighed, queue.pending && !queue.raise.is_on(), "raised: not weighed");
         assert_eq!(self.engine.coeff_wanted(queue.node), self.coeff(id), "B15: weights follow");
+        let is_guess = queue.raise.kind == WrKind::SoftRt && !queue.raise.is_urged();
+        let is_spoken_for = self.groups[queue.group as usize].is_spoken_for;
+        assert!(!is_guess || !is_spoken_for, "whoever speaks for a group knows who plays there");
         assert!(queue.max_budget >= 1, "B7: a budget is never zero");
         assert!(!queue.raise.is_on() || (queue.sync && queue.class != Class::Idle), "raisable");
         assert!(!queue.gone || queue.busy || queue.in_flight > 0, "removed queues go when done");

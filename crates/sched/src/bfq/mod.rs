@@ -507,6 +507,12 @@ impl Scheduler for Bfq {
         self.urge_issuer(now, queue.0, urgency);
     }
 
+    fn set_spoken_for(&mut self, now: Nanos, group: GroupId, is_spoken_for: bool) {
+        let now = self.inside(now);
+        self.is_full = false;
+        self.speak_for(now, group.0, is_spoken_for);
+    }
+
     fn deny_start(&mut self, now: Nanos, queue: QueueId) {
         let now = self.inside(now);
         let id = self.merging.routes[queue.0 as usize];

@@ -100,6 +100,8 @@ pub(super) struct Group {
     pub(super) soft_rt: u32,
     /// How many of those somebody outside urges.
     pub(super) urged: u32,
+    /// Whether somebody outside knows which of its own queues are urgent.
+    pub(super) is_spoken_for: bool,
     /// Its weight, and the sum of those of its queues and groups that compete, without raises.
     pub(super) weight: u64,
     pub(super) contenders: u64,
@@ -120,6 +122,7 @@ impl Group {
             raised: 0,
             soft_rt: 0,
             urged: 0,
+            is_spoken_for: false,
             weight,
             contenders: 0,
             players: 0,

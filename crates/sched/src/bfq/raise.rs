@@ -120,7 +120,8 @@ impl Bfq {
             return self.raise(now, id, kind);
         }
         let is_back = queue.is_back_after(now, pause, began);
-        let is_isochronous = is_late && !queue.seek.is_totally_seeky();
+        let is_spoken_for = self.groups[queue.group as usize].is_spoken_for;
+        let is_isochronous = is_late && !queue.seek.is_totally_seeky() && !is_spoken_for;
         if is_back {
             if queue.is_back_after(now, BURST_EXIT, began) {
                 self.leave_burst(id);
@@ -224,6 +225,7 @@ impl Bfq {
         if self.tunables.low_latency && raise.is_on() {
             self.set_kind(id, raise.kind);
             self.end_overdue_raise(now, id);
+            self.doubt_player(now, id);
         }
     }
 
@@ -243,10 +245,7 @@ impl Bfq {
         }
         if urgency == Urgency::None {
             self.end_raise(now, id);
-            if self.holder == Some(id) {
-                // A raised slot may last very long; others are meant now.
-                self.slot.ends = self.slot.ends.min(now + self.tunables.timeout_sync);
-            }
+            self.shorten_slot(now, id);
         } else if self.tunables.low_latency {
             self.raise(now, id, urgency.into());
             let Queue { node, next, busy, .. } = self.queues[id as usize];
@@ -258,6 +257,39 @@ impl Bfq {
                 let budget = self.limits.raised().max(self.charge(id, tag));
                 self.engine.set_budget(node, budget);
             }
+        }
+    }
+
+    /// Lets the queue in service go soon, because others are meant now: a raised slot may last very
+    /// long.
+    fn shorten_slot(&mut self, now: Nanos, id: u32) {
+        if self.holder == Some(id) {
+            self.slot.ends = self.slot.ends.min(now + self.tunables.timeout_sync);
+        }
+    }
+
+    /// Lets queues of a group that look like soft real-time ones count as such no more, or again.
+    pub(super) fn speak_for(&mut self, now: Nanos, group: u32, is_spoken_for: bool) {
+        let before =
+            core::mem::replace(&mut self.groups[group as usize].is_spoken_for, is_spoken_for);
+        if !is_spoken_for || before {
+            return;
+        }
+        for id in (0..).take(self.queues.len()) {
+            let queue = &self.queues[id as usize];
+            if queue.used && queue.group == group {
+                self.doubt_player(now, id);
+            }
+        }
+    }
+
+    /// Ends a soft real-time raise that nobody outside wants where somebody would.
+    fn doubt_player(&mut self, now: Nanos, id: u32) {
+        let Queue { raise, group, .. } = &self.queues[id as usize];
+        let is_guess = raise.kind == WrKind::SoftRt && !raise.is_urged();
+        if is_guess && self.groups[*group as usize].is_spoken_for {
+            self.lapse(now, id);
+            self.shorten_slot(now, id);
         }
     }
 

@@ -5,6 +5,7 @@ mod injecting;
 mod merging;
 mod places;
 mod slots;
+mod told;
 mod waiting;
 mod wakers;
 
@@ -16,10 +17,14 @@ use super::select::INJECTED;
 use super::{Bfq, BfqTunables, Queueing};
 use crate::merge::MergeLimits;
 use crate::testing::cases;
-use crate::{Class, GroupId, Nanos, Next, Op, Priority, QueueId, Request, Scheduler, Tag, Weight};
+use crate::{
+    Class, GroupId, Nanos, Next, Op, Priority, QueueId, Request, Scheduler, Tag, Urgency, Weight,
+};
 
 /// Queues of every world: three groups of different weight, three queues each.
 const QUEUES: u32 = 9;
+/// Requests that may be outstanding.
+const TAGS: u32 = 48;
 
 /// One thing that happens.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +44,16 @@ enum Step {
     Remove(u32),
     /// A governor begins or ends to see to what waits at the device.
     Bound(bool),
+    /// Somebody outside says how urgent a queue is.
+    Urge {
+        queue: u32,
+        urgency: u8,
+    },
+    /// Somebody outside begins or ends to know what is urgent in a group.
+    Speak {
+        group: u32,
+        is_on: bool,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -112,7 +127,7 @@ impl World {
                 queues.push(Some(bfq.add_queue(now, group, Priority { class, level }, sync)));
             }
         }
-        let free = (0..48).rev().map(Tag).collect();
+        let free = (0..TAGS).rev().map(Tag).collect();
         Self { bfq, now, depth: setup.depth, queues, free, at_device: Vec::new() }
     }
 
@@ -135,6 +150,15 @@ impl World {
                 }
             }
             Step::Bound(bounded) => self.bfq.set_bounded(bounded),
+            Step::Urge { queue, urgency } => {
+                if let Some(queue) = self.queues[queue as usize] {
+                    let levels = [Urgency::None, Urgency::Interactive, Urgency::SoftRealTime];
+                    self.bfq.set_urgency(self.now, queue, levels[urgency as usize]);
+                }
+            }
+            Step::Speak { group, is_on } => {
+                self.bfq.set_spoken_for(self.now, GroupId(group), is_on);
+            }
         }
     }
 
