@@ -1,7 +1,8 @@
 //! A guest asks for help, and the engine's scheduler serves it, within bounds.
 
 use evenkeel_engine::{
-    Ask, BlockConfig, DiskId, Engine, EngineConfig, Geometry, HelpPolicy, Request, Token,
+    Ask, BlockConfig, DiskId, Engine, EngineConfig, Geometry, HelpPolicy, Precedence, Request,
+    Token,
 };
 use evenkeel_sched::{ElevatorConfig, GroupId, Kind, Nanos, Op, Urgency, Weight};
 
@@ -166,6 +167,50 @@ fn within_a_helped_vm_marked_requests_go_first() {
         println!("said {marked}: {done:?}");
         assert!(done[2] > 5 * (done[0] + done[1]));
     }
+}
+
+/// Lets the guest of the first VM read 128 KiB in order every 50 ms for so many seconds, while its
+/// agent says that something else is urgent, or nothing; returns how the last read went out.
+fn film(world: &mut World, seconds: u64, is_helped: bool) -> Precedence {
+    let mut last = Precedence::Ordinary;
+    for frame in 0..20 * seconds {
+        if is_helped && frame % 10 == 0 {
+            world.ask(0, Urgency::Interactive);
+            last = one_read(world, MARKED, 1 << 28);
+            assert_eq!(last, Precedence::Interactive);
+        }
+        world.sector += 256;
+        last = one_read(world, PLAIN, world.sector);
+        world.now += Nanos::from_millis(40);
+    }
+    last
+}
+
+/// Serves one read of 128 KiB; returns how it went out.
+fn one_read(world: &mut World, ioprio: u32, sector: u64) -> Precedence {
+    let request =
+        Request { op: Op::Read, sector, nr_sectors: 256, segments: 1, ioprio, unmap: false };
+    world.engine.submit(world.now, world.disks[0], Token(0), &request);
+    let command = loop {
+        match world.engine.dispatch(world.now) {
+            Some(command) => break command,
+            None => world.now = world.engine.next_deadline().expect("it is served some time"),
+        }
+    };
+    world.now += SERVICE;
+    world.engine.complete(world.now, command.tag, Ok(()));
+    assert!(world.engine.retire().is_some());
+    command.precedence
+}
+
+#[test]
+fn what_looks_like_a_film_is_none_while_the_agent_says_what_is_urgent() {
+    let mut world = World::new(Kind::Bfq, 1);
+    world.trust(0);
+    world.marked = true;
+    assert_eq!(film(&mut world, 60, false), Precedence::SoftRealTime);
+    assert_eq!(film(&mut world, 10, true), Precedence::Ordinary);
+    assert_eq!(film(&mut world, 10, false), Precedence::SoftRealTime, "after the lease");
 }
 
 #[test]
