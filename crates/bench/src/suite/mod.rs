@@ -316,8 +316,8 @@ pub fn throughput(
         let mut row = ThroughputRow::new(scenario);
         for repeat in 1..=options.repeats {
             let loads = scene.start_loads()?;
-            let samples = sample(&scene, seconds)?;
-            let (_, beside) = loads.stop()?;
+            let (samples, beside) = sample(&scene, seconds)?;
+            loads.stop()?;
             scene.rest()?;
             let measured = Measured { samples, failed: false };
             let mean = measured.summary().map_or(0.0, |summary| summary.mean);
@@ -330,17 +330,20 @@ pub fn throughput(
     Ok(Throughput { rows, seconds })
 }
 
-/// Returns the guest's throughput in MB/s, a sample every two seconds.
-fn sample(scene: &Scene, seconds: u32) -> Result<Vec<f64>> {
+/// Returns the guest's throughput in MB/s, a sample every two seconds, and that of all beside it in
+/// the same time.
+fn sample(scene: &Scene, seconds: u32) -> Result<(Vec<f64>, f64)> {
     let mut samples = Vec::new();
-    let (mut before, mut at) = (scene.moved_bytes()?, Instant::now());
+    let (first, began) = (scene.moved_bytes()?, Instant::now());
+    let (mut before, mut at) = (first, began);
     for _ in 0..seconds / 2 {
         thread::sleep(SAMPLE.saturating_sub(at.elapsed()));
-        let (bytes, now) = (scene.moved_bytes()?, Instant::now());
-        samples.push((bytes - before) / 1e6 / (now - at).as_secs_f64());
-        (before, at) = (bytes, now);
+        let (moved, now) = (scene.moved_bytes()?, Instant::now());
+        samples.push((moved.guest - before.guest) / 1e6 / (now - at).as_secs_f64());
+        (before, at) = (moved, now);
     }
-    Ok(samples)
+    let beside = (before.beside - first.beside) / 1e6 / (at - began).as_secs_f64();
+    Ok((samples, beside))
 }
 
 /// Returns what puts the place in the whole before a line.

@@ -63,6 +63,13 @@ pub(super) struct Scene {
     scenario: Scenario,
 }
 
+/// What the guest's disk has moved, and those beside it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct MovedBytes {
+    pub(super) guest: f64,
+    pub(super) beside: f64,
+}
+
 /// Both loads of a scenario, at work.
 #[derive(Debug)]
 pub(super) struct Loads<'a> {
@@ -211,12 +218,16 @@ impl Scene {
         self.guest.check_within(limit, &script)
     }
 
-    /// Returns how many bytes the guest's disk has moved since the daemon started.
-    pub(super) fn moved_bytes(&self) -> Result<f64> {
+    /// Returns how many bytes the disks have moved since the daemon started.
+    pub(super) fn moved_bytes(&self) -> Result<MovedBytes> {
         let status = self.server.status()?;
         let disks = status["pools"][0]["disks"].as_array().context("no disks in the status")?;
-        let vm = disks.iter().find(|disk| disk["name"] == VM);
-        vm.and_then(|disk| disk["bytes"].as_f64()).context("no figures of the guest's disk")
+        let mut moved = MovedBytes::default();
+        for disk in disks {
+            let bytes = disk["bytes"].as_f64().context("no bytes of a disk in the status")?;
+            *(if disk["name"] == VM { &mut moved.guest } else { &mut moved.beside }) += bytes;
+        }
+        Ok(moved)
     }
 
     /// Drops what the host caches of the images. The daemon reads past the cache; whoever else has
