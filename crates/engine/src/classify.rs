@@ -6,7 +6,7 @@
 
 use evenkeel_sched::{Class, Nanos, Priority, QueueId};
 
-use crate::streams::{Reading, Seat, StreamId, Streams};
+use crate::streams::{Reading, Seat, StreamId, StreamSet, Streams};
 
 /// Reads the priority word of a virtio-blk header.
 ///
@@ -122,6 +122,12 @@ impl VmQueues {
         } else {
             &mut self.write_back[priority]
         }
+    }
+
+    /// Returns the queues of streams, as far as they have any.
+    pub(crate) fn of_streams(&self, priority: Priority, streams: StreamSet) -> Vec<QueueId> {
+        let queues = &self.sync[usize::from(number(priority))];
+        streams.iter().filter_map(|stream| queues[place_of(stream)]).collect()
     }
 
     /// Lets the crowd keep the queue of those of whom nothing was known; they get what was the crowd's.

@@ -544,13 +544,14 @@ impl Engine {
         reading: Reading,
     ) -> QueueId {
         let group = self.groups.get_mut(vm);
+        let came_from = group.queues.of_streams(priority, reading.came_from);
         let place = group.queues.slot(priority, sync, reading.stream);
         let is_new = place.is_none();
         let scheduler = &mut self.scheduler;
         let queue =
             *place.get_or_insert_with(|| scheduler.add_queue(now, group.known_as, priority, sync));
         if reading.returns {
-            self.scheduler.deny_start(now, queue);
+            self.scheduler.deny_start(now, queue, &came_from);
         }
         if is_new && self.helps.is_any_on() {
             self.apply_help(now, vm);

@@ -22,8 +22,9 @@
 //! is wrong if its reader was merely held up, or read in another place until now; so each read
 //! also tells whether somebody who was there [returns](Reading::returns). A stream that begins is
 //! somebody new if it begins where nobody has been for long, and all others have gone on since its
-//! first read, or wait: a process that waits for one read does not begin another. The crowd is
-//! never new.
+//! first read, or wait: a process that waits for one read does not begin another. Those that have
+//! not are where it may have [come from](Reading::came_from): a program that starts reads in many
+//! files, and is in the middle of it. The crowd is never new.
 //!
 //! Deliberately absent: strides, and streams that read backwards; writes, which a guest's page
 //! cache has mixed before we see them.
@@ -95,6 +96,22 @@ impl StreamId {
     pub(crate) const NAMES: usize = STREAMS + 2;
 }
 
+/// Streams of a VM, a bit for each.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct StreamSet(u8);
+
+const _: () = assert!(STREAMS <= 8, "a bit for each");
+
+impl StreamSet {
+    fn add(&mut self, stream: u8) {
+        self.0 |= 1 << stream;
+    }
+
+    pub(crate) fn iter(self) -> impl Iterator<Item = StreamId> {
+        (0..8).filter(move |stream| self.0 >> stream & 1 != 0).map(|id| StreamId(Some(id)))
+    }
+}
+
 /// Where a read counts: in a stream, or at its place among those in none.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Seat(u8);
@@ -119,6 +136,8 @@ pub(crate) struct Reading {
     /// Its queue has long been silent, and yet nothing starts: a reader goes on that was in another
     /// queue meanwhile, or was held up.
     pub(crate) returns: bool,
+    /// The streams in which that reader may have been: those that have not gone on.
+    pub(crate) came_from: StreamSet,
     /// It is the first of the crowd, which until now was among those of whom nothing was known, and
     /// keeps their queue: whoever comes next is new.
     pub(crate) settles: bool,
@@ -128,9 +147,9 @@ pub(crate) struct Reading {
 
 impl Reading {
     /// Returns the read with which a stream begins.
-    fn begins(stream: u8, returns: bool) -> Self {
+    fn begins(stream: u8, returns: bool, came_from: StreamSet) -> Self {
         let seat = Some(Seat::of_stream(stream));
-        Self { stream: StreamId(Some(stream)), returns, settles: false, seat }
+        Self { stream: StreamId(Some(stream)), returns, came_from, seat, ..Self::default() }
     }
 }
 
@@ -349,7 +368,7 @@ impl Streams {
                 *track = Track::UNUSED;
             }
             let stream = StreamId(Some(index(place)));
-            return Reading { stream, returns, settles: false, seat };
+            return Reading { stream, returns, seat, ..Reading::default() };
         }
         if found.is_some() {
             let track = &mut self.candidates[place];
@@ -358,9 +377,12 @@ impl Streams {
             if track.score >= BEGIN {
                 let begun = core::mem::replace(track, Track::UNUSED);
                 if let Some(stream) = self.begin(now, begun) {
-                    let is_new = !self.places.is_familiar(priority, Mib::of(sector))
-                        && self.is_somebody_new(stream);
-                    return Reading::begins(stream, somebody_reads && !is_new);
+                    if self.places.is_familiar(priority, Mib::of(sector)) {
+                        return Reading::begins(stream, somebody_reads, StreamSet::default());
+                    }
+                    let came_from = self.left_for(stream);
+                    let is_new = came_from == StreamSet::default();
+                    return Reading::begins(stream, somebody_reads && !is_new, came_from);
                 }
             }
         } else {
@@ -376,7 +398,7 @@ impl Streams {
         match self.places.begin(now, priority, at) {
             Reader::Unknown => Reading { seat, ..Reading::default() },
             Reader::Crowd { returns, settles } => {
-                Reading { stream: StreamId::CROWD, returns, settles, seat }
+                Reading { stream: StreamId::CROWD, returns, settles, seat, ..Reading::default() }
             }
         }
     }
@@ -404,19 +426,22 @@ impl Streams {
         })
     }
 
-    /// Returns whether the stream that has just begun is read by somebody who read no other stream
-    /// before: all who did have gone on since its first read, or wait. Otherwise one of them has
-    /// turned to another file.
-    fn is_somebody_new(&self, begun: u8) -> bool {
+    /// Returns the streams that somebody may have left for the one that has just begun: they have
+    /// not gone on since its first read, and do not wait. If there is none, it is somebody new.
+    fn left_for(&self, begun: u8) -> StreamSet {
         let begun = &self.streams[usize::from(begun)];
-        let has_gone_on = |(place, track): (usize, &Track)| {
+        let mut left = StreamSet::default();
+        for (track, stream) in self.streams.iter().zip(0..) {
             let was_there = track.priority == begun.priority && track.first < begun.first;
-            !was_there
-                || !is_within(Some(track.last), begun.first)
-                || track.last >= begun.first
-                || self.waits(place)
-        };
-        self.streams.iter().enumerate().all(has_gone_on)
+            if was_there
+                && is_within(Some(track.last), begun.first)
+                && track.last < begun.first
+                && !self.waits(usize::from(stream))
+            {
+                left.add(stream);
+            }
+        }
+        left
     }
 
     /// Learns from a read how far apart reads are that have nothing to do with one another.

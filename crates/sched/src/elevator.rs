@@ -279,8 +279,8 @@ impl Scheduler for Elevator {
         each!(&mut self.0, inner => inner.set_spoken_for(now, group, is_spoken_for));
     }
 
-    fn deny_start(&mut self, now: Nanos, queue: QueueId) {
-        each!(&mut self.0, inner => inner.deny_start(now, queue));
+    fn deny_start(&mut self, now: Nanos, queue: QueueId, came_from: &[QueueId]) {
+        each!(&mut self.0, inner => inner.deny_start(now, queue, came_from));
     }
 
     #[inline]

@@ -281,7 +281,9 @@ fn who_is_held_up_and_who_turns_to_another_file_starts_nothing() {
         .unzip();
     assert!(first.iter().all(|read| !read.returns));
     let begun = second.iter().find(|read| read.stream.0.is_some());
-    assert!(begun.is_some_and(|read| read.returns), "the queue is new, its reader is not");
+    let begun = begun.expect("it reads in order");
+    assert!(begun.returns, "the queue is new, its reader is not");
+    assert_eq!(begun.came_from.iter().collect::<Vec<_>>(), [StreamId(Some(1))]);
 }
 
 /// Lets two readers read a file each in order, for forty seconds; returns the
@@ -365,7 +367,7 @@ fn who_was_marked_goes_on_and_does_not_start() {
     let first = back(&mut streams, 240);
     assert!(first.returns && first.settles, "{first:?}");
     let begun = (241..250).map(|index| back(&mut streams, index)).find(|&at| is_in_stream(at));
-    assert!(begun.is_some_and(|at| at.returns));
+    assert!(begun.is_some_and(|at| at.returns && at.came_from == StreamSet::default()));
 }
 
 #[test]

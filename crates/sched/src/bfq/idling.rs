@@ -112,7 +112,7 @@ impl Bfq {
             || (self.rules.raised_are_left_alone && !self.is_queueing_flash() && is_quick())
     }
 
-    fn idle_window(&self, now: Nanos, id: u32) -> Nanos {
+    pub(super) fn idle_window(&self, now: Nanos, id: u32) -> Nanos {
         let queue = &self.queues[id as usize];
         let slice = self.tunables.slice_idle;
         if self.is_queueing_flash() {

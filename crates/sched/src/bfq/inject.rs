@@ -246,6 +246,8 @@ impl Bfq {
         self.engine.serve_out_of_turn(node, cost, u64::from(nr_sectors));
         self.start(now, id, tag, cost);
         self.table.record_mut(tag.0).fifo_time.0 |= INJECTED;
+        self.review_raise_out_of_turn(now, id);
+        self.wait_anew(now, id);
         let queue = &mut self.queues[id as usize];
         if let Some(next) = queue.next {
             let needed = self.charge(id, next);

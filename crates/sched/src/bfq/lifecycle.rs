@@ -143,7 +143,7 @@ impl Bfq {
         let queue = &mut self.queues[id as usize];
         let tag = queue.next.expect("a request has just arrived");
         let in_time = queue.think.last_end().is_none_or(|end| now <= end + Nanos(3 * slice_idle.0));
-        queue.waits_since = now;
+        (queue.waits_since, queue.came) = (now, now);
         if self.tunables.merge_queues {
             queue.sharing.turned_busy();
         }
@@ -161,6 +161,7 @@ impl Bfq {
         if self.queues[id as usize].raise.is_on() {
             self.renew_loans(now, id);
             self.lift(id);
+            self.note_pause(now, id);
             if self.rules.raised_keep_device && self.is_privileged(id) {
                 // It need not sit out a slot of those beside it for the lead that it has over them.
                 self.engine.lift(self.queues[id as usize].node);
@@ -322,6 +323,7 @@ impl Bfq {
             }
         } else {
             self.slot.shared_until = now;
+            self.wait_anew(now, id);
         }
         self.reap(id);
     }

@@ -108,7 +108,10 @@ impl Bfq {
         while group != GroupId::ROOT.0 {
             let at = &self.groups[group as usize];
             let (parent, node) = (at.parent, at.node);
-            let is_lifted = at.urged == 0 && self.group_coeff(group) > 1;
+            // Whose raise has ended in its slot was lifted for most of it.
+            let was_raised = at.raised > 0 || self.slot.began_raised;
+            let is_lifted =
+                self.rules.raise_goes_up && at.urged == 0 && !at.loan.is_spent && was_raised;
             if is_lifted || at.loan.is_open() {
                 self.reckon(now, group, used, is_lifted);
                 if !is_lifted && self.groups[group as usize].loan.is_open() {

@@ -102,6 +102,10 @@
 //! 35. When raised queues alone have been served for a second, others are relieved: a request of
 //!     each in turn, all together for at most an eighth of the time. Who is raised pays for no
 //!     time, and who never pauses would keep the device.
+//! 36. While somebody outside says who is urgent in a group, nobody else there is taken for a
+//!     player: he knows, and who was kept waiting looks like one.
+//! 37. A start goes on through all queues of its group in which its program may read (`turns.rs`).
+//! 38. Who never pauses is soon no program that starts; what it had while it counted as one it owes.
 //!
 //! Deliberately absent, with room left: raising of write-back; devices with several actuators.
 //!
@@ -137,6 +141,7 @@ mod stats;
 mod tests;
 mod tunables;
 mod tune;
+mod turns;
 mod wakers;
 
 use alloc::vec::Vec;
@@ -181,6 +186,8 @@ struct SlotTimes {
     taken: Nanos,
     /// When the slot began to count, see decision 12.
     began: Nanos,
+    /// Whether the queue was raised then, and not because somebody outside said so.
+    began_raised: bool,
     /// Whether no request of the queue has completed in it yet.
     is_new: bool,
     /// When the slot times out.
@@ -427,6 +434,7 @@ impl Bfq {
             raise: Raise::default(),
             batches: Batches::default(),
             waits_since: now,
+            came: now,
             in_burst: InBurst::No,
             inject: InjectLimit::new(now),
             debt: 0,
@@ -513,12 +521,13 @@ impl Scheduler for Bfq {
         self.speak_for(now, group.0, is_spoken_for);
     }
 
-    fn deny_start(&mut self, now: Nanos, queue: QueueId) {
+    fn deny_start(&mut self, now: Nanos, queue: QueueId, came_from: &[QueueId]) {
         let now = self.inside(now);
         let id = self.merging.routes[queue.0 as usize];
         let queue = &mut self.queues[id as usize];
         if !queue.busy && queue.in_flight == 0 {
             queue.idle_since = Some(now);
+            self.go_on_starting(now, id, came_from);
         }
     }
 

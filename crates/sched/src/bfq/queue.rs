@@ -61,6 +61,8 @@ pub(super) struct Queue {
     pub(super) batches: Batches,
     /// Since when it waits for the device, while it does.
     pub(super) waits_since: Nanos,
+    /// When it turned busy last, less the time for which it has waited for slots since.
+    pub(super) came: Nanos,
     pub(super) in_burst: InBurst,
     /// How many requests of others it bears while it is waited for.
     pub(super) inject: InjectLimit,
@@ -96,6 +98,8 @@ pub(super) struct Group {
     pub(super) pending: u32,
     /// How many raised queues are busy in it and below.
     pub(super) raised: u32,
+    /// When the first of them turned busy.
+    pub(super) raised_since: Nanos,
     /// How many of those are soft real-time.
     pub(super) soft_rt: u32,
     /// How many of those somebody outside urges.
@@ -120,6 +124,7 @@ impl Group {
             used: true,
             pending: 0,
             raised: 0,
+            raised_since: Nanos::ORIGIN,
             soft_rt: 0,
             urged: 0,
             is_spoken_for: false,

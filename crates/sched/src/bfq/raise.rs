@@ -10,9 +10,8 @@ use super::queue::Queue;
 use super::softrt::SoftRtRules;
 use crate::{Class, GroupId, Nanos, Urgency};
 
-/// How many timeouts a queue that is raised alone has the device for as it turns busy, whatever its
-/// budget.
-const KEPT_TIMEOUTS: u64 = 8;
+/// After so many timeouts at the device without a pause a queue is none in which something starts.
+const ENDLESS_TIMEOUTS: u64 = 32;
 /// The level of queues that nobody has given one.
 const DEFAULT_LEVEL: u8 = 4;
 
@@ -54,7 +53,8 @@ pub(super) struct Raise {
     pub(super) kind: WrKind,
     began: Nanos,
     lasts: Nanos,
-    /// When the interactive raise began that a soft real-time one has replaced.
+    /// When the interactive raise began that a soft real-time one has replaced, or what somebody
+    /// outside says.
     interactive_since: Option<Nanos>,
     /// Charged since the raise began, in sectors.
     pub(super) service: u64,
@@ -79,6 +79,30 @@ impl Raise {
         self.kind == WrKind::Interactive || goes_on()
     }
 
+    /// Returns the interactive raise that it is, or that a soft real-time one has replaced, as long
+    /// as its time, which then `lasts` so long, is not over.
+    pub(super) fn start(&self, now: Nanos, lasts: Nanos) -> Option<Self> {
+        let start = match self.kind {
+            WrKind::Interactive => *self,
+            _ => Self {
+                kind: WrKind::Interactive,
+                began: self.interactive_since?,
+                lasts,
+                interactive_since: None,
+                ..*self
+            },
+        };
+        (!start.is_late(now)).then_some(start)
+    }
+
+    /// Returns the one that ends first, with the service of the one that has had more.
+    pub(super) fn least(self, other: Self) -> Self {
+        let service = self.service.max(other.service);
+        let ends = |raise: &Self| raise.began + raise.lasts;
+        let first = if ends(&self) <= ends(&other) { self } else { other };
+        Self { service, ..first }
+    }
+
     /// Returns whether its time is over.
     pub(super) fn is_late(&self, now: Nanos) -> bool {
         now > self.began + self.lasts
@@ -92,7 +116,7 @@ impl Raise {
 
 impl Queue {
     /// Returns whether this queue may be raised at all.
-    fn is_raisable(&self) -> bool {
+    pub(super) fn is_raisable(&self) -> bool {
         self.sync && self.class != Class::Idle
     }
 
@@ -115,11 +139,14 @@ impl Bfq {
         if !self.tunables.low_latency || !queue.is_raisable() || !fits {
             return false;
         }
-        if queue.raise.urged != Urgency::None {
-            let kind = queue.raise.urged.into();
-            return self.raise(now, id, kind);
-        }
         let is_back = queue.is_back_after(now, pause, began);
+        if queue.raise.urged != Urgency::None {
+            let (kind, since) = (queue.raise.urged.into(), queue.raise.interactive_since);
+            let begins = self.raise(now, id, kind);
+            let raise = &mut self.queues[id as usize].raise;
+            raise.interactive_since = if is_back { Some(now) } else { since };
+            return begins;
+        }
         let is_spoken_for = self.groups[queue.group as usize].is_spoken_for;
         let is_isochronous = is_late && !queue.seek.is_totally_seeky() && !is_spoken_for;
         if is_back {
@@ -196,6 +223,14 @@ impl Bfq {
         }
     }
 
+    /// Ends the raise of a queue that is served out of turn if its time or its sectors are used up.
+    pub(super) fn review_raise_out_of_turn(&mut self, now: Nanos, id: u32) {
+        let raise = &self.queues[id as usize].raise;
+        if raise.is_on() && !raise.is_urged() {
+            self.end_overdue_raise(now, id);
+        }
+    }
+
     fn end_overdue_raise(&mut self, now: Nanos, id: u32) {
         let Queue { raise, in_burst, .. } = &self.queues[id as usize];
         if *in_burst == InBurst::Large {
@@ -203,8 +238,14 @@ impl Bfq {
         } else if raise.is_late(now) {
             self.lapse(now, id);
         }
-        if self.queues[id as usize].raise.is_spent(self.tunables.wr_max_service_sectors) {
+        let Queue { raise, came, .. } = &self.queues[id as usize];
+        let longest = self.tunables.timeout_sync.0.saturating_mul(ENDLESS_TIMEOUTS);
+        let is_endless = raise.kind == WrKind::Interactive
+            && self.rules.starts_pause
+            && now > *came + Nanos(longest);
+        if is_endless || raise.is_spent(self.tunables.wr_max_service_sectors) {
             self.end_raise(now, id);
+            self.shorten_slot(now, id);
         }
     }
 
@@ -239,15 +280,21 @@ impl Bfq {
         if is_counted {
             self.count_raised(id, false);
         }
-        self.queues[id as usize].raise.urged = urgency;
+        let own_since = {
+            let raise = &mut self.queues[id as usize].raise;
+            let was_urged = core::mem::replace(&mut raise.urged, urgency) != Urgency::None;
+            raise.interactive_since.filter(|_| was_urged)
+        };
         if is_counted {
             self.count_raised(id, true);
         }
         if urgency == Urgency::None {
-            self.end_raise(now, id);
+            // It may have started something by itself meanwhile.
+            self.lapse(now, id);
             self.shorten_slot(now, id);
         } else if self.tunables.low_latency {
             self.raise(now, id, urgency.into());
+            self.queues[id as usize].raise.interactive_since = own_since;
             let Queue { node, next, busy, .. } = self.queues[id as usize];
             if let Some(tag) = next
                 && busy
@@ -374,7 +421,8 @@ impl Bfq {
     /// Gives a soft real-time queue that begins its slot back the time for which it waited for it:
     /// only service counts as raised time.
     pub(super) fn excuse_wait(&mut self, now: Nanos, id: u32) {
-        let Queue { raise, waits_since, .. } = &mut self.queues[id as usize];
+        let Queue { raise, waits_since, came, .. } = &mut self.queues[id as usize];
+        *came += now.since(*waits_since);
         if raise.kind == WrKind::SoftRt {
             raise.began += now.since(raise.began.max(*waits_since));
         }
@@ -426,71 +474,6 @@ impl Bfq {
             (0, _) => 1,
             (_, 0) => self.tunables.wr_coeff,
             _ => self.tunables.wr_rt_coeff,
-        }
-    }
-
-    /// Returns how many times the timeout a slot of this queue lasts: a queue in which something
-    /// starts may load it in one go, a soft real-time one has little to do anyway.
-    ///
-    /// Several of them take turns.
-    pub(super) fn slot_factor(&self, now: Nanos, id: u32) -> u64 {
-        let takes_turns = self.rules.raised_take_turns && self.wr_busy > 1;
-        let raise = self.queues[id as usize].raise;
-        let starts = if self.rules.raised_keep_device {
-            raise.starts(now, self.wr_duration())
-        } else {
-            raise.kind == WrKind::Interactive
-        };
-        if starts && !takes_turns && self.is_privileged(id) {
-            u64::from(self.tunables.wr_coeff)
-        } else {
-            1
-        }
-    }
-
-    /// Returns whether a queue is served whatever its budget: it alone is raised, and has been served
-    /// for a short while since it turned busy. Between two small budgets somebody else would get a
-    /// slot, during which it waits. Who never pauses is no program that starts.
-    ///
-    /// For whom somebody outside waits it lasts to the slot's end: that has a credit of its own.
-    #[inline]
-    pub(super) fn keeps_device(&self, now: Nanos, id: u32) -> bool {
-        now < self.kept_until(now, id)
-    }
-
-    fn kept_until(&self, now: Nanos, id: u32) -> Nanos {
-        let queue = &self.queues[id as usize];
-        if !self.rules.raised_keep_device || !queue.raise.is_on() {
-            return Nanos::ZERO;
-        }
-        let timeouts = match (queue.raise.is_urged(), queue.has_come) {
-            (true, _) => u64::MAX,
-            (_, true) => KEPT_TIMEOUTS,
-            _ => 1,
-        };
-        match timeouts.min(self.slot_factor(now, id)) {
-            1 => Nanos::ZERO,
-            timeouts => {
-                self.slot.began + Nanos(self.tunables.timeout_sync.0.saturating_mul(timeouts))
-            }
-        }
-    }
-
-    /// Returns whether the time of the slot of this queue, which is in service, is over. Who took
-    /// turns and is alone again goes on.
-    pub(super) fn slot_is_over(&mut self, now: Nanos, id: u32) -> bool {
-        if now >= self.slot.ends {
-            self.slot.ends = self.slot.ends.max(self.kept_until(now, id));
-        }
-        now >= self.slot.ends
-    }
-
-    /// Lets the slot of a raised queue end soon if it was to last longer because it was the only
-    /// one, and it is not any more: the queue `id` turns busy.
-    pub(super) fn let_take_turns(&mut self, now: Nanos, id: u32) {
-        let is_raised = |id: u32| self.queues[id as usize].raise.is_on();
-        if self.rules.raised_take_turns && is_raised(id) && self.holder.is_some_and(is_raised) {
-            self.slot.ends = self.slot.ends.min(now + self.tunables.timeout_sync);
         }
     }
 }

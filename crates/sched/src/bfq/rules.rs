@@ -55,6 +55,10 @@ pub(super) struct Rules {
     pub(super) wakers_have_done: bool,
     /// 35: who has waited for long while raised queues were served is relieved.
     pub(super) nobody_starves: bool,
+    /// 37: a start may go on in other queues of its group, which are waited for together.
+    pub(super) starts_go_on: bool,
+    /// 38: who never pauses is soon no program that starts.
+    pub(super) starts_pause: bool,
     /// How the engine below decides.
     pub(super) engine: Policy,
 }
@@ -83,6 +87,8 @@ impl Rules {
         raised_keep_device: true,
         wakers_have_done: true,
         nobody_starves: true,
+        starts_go_on: true,
+        starts_pause: true,
         engine: Policy::Exact,
     };
     /// What Linux does.
@@ -108,6 +114,8 @@ impl Rules {
         raised_keep_device: false,
         wakers_have_done: false,
         nobody_starves: false,
+        starts_go_on: false,
+        starts_pause: false,
         engine: Policy::Kernel,
     };
 

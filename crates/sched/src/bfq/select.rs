@@ -97,6 +97,7 @@ impl Bfq {
         self.relief.slot_begins(now, queue.raise.is_on());
         self.limits.slot_begins();
         self.slot.taken = now;
+        self.slot.began_raised = queue.raise.is_on() && !queue.raise.is_urged();
         self.slot.shared_until = now;
         self.slot.position = u64::MAX;
         self.slot.end_wait();
@@ -322,9 +323,11 @@ impl Bfq {
         }
         // Preempted while it was waited for, it keeps its place in the competition.
         let is_kept = reason == ExpireReason::Preempted && self.idling_needed(id);
+        let stays = is_kept || !self.queues[id as usize].is_empty();
+        self.go_on_after_slot(now, id, stays);
         let queue = &mut self.queues[id as usize];
         let node = queue.node;
-        if !queue.is_empty() || is_kept {
+        if stays {
             queue.paused = false;
             queue.has_come &= reason == ExpireReason::Preempted;
             queue.waits_since = now;

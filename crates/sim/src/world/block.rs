@@ -77,7 +77,7 @@ impl BlockLayer {
 
     /// Says that somebody who comes next was active before, by another name.
     pub(crate) fn goes_on(&mut self, now: Nanos, source: u32) {
-        self.elevator.deny_start(now, QueueId(source));
+        self.elevator.deny_start(now, QueueId(source), &[]);
     }
 
     /// Removes somebody. What he has asked for goes on.

@@ -49,6 +49,12 @@ enum Step {
         queue: u32,
         urgency: u8,
     },
+    /// Somebody outside says that nothing starts with what comes next, whose issuer was in these
+    /// queues, a bit for each.
+    Deny {
+        queue: u32,
+        came_from: u32,
+    },
     /// Somebody outside begins or ends to know what is urgent in a group.
     Speak {
         group: u32,
@@ -154,6 +160,16 @@ impl World {
                 if let Some(queue) = self.queues[queue as usize] {
                     let levels = [Urgency::None, Urgency::Interactive, Urgency::SoftRealTime];
                     self.bfq.set_urgency(self.now, queue, levels[urgency as usize]);
+                }
+            }
+            Step::Deny { queue, came_from } => {
+                if let Some(queue) = self.queues[queue as usize] {
+                    let known = self.queues.iter().zip(0..);
+                    let came_from: Vec<QueueId> = known
+                        .filter(|(_, bit)| came_from >> bit & 1 != 0)
+                        .filter_map(|(queue, _)| *queue)
+                        .collect();
+                    self.bfq.deny_start(self.now, queue, &came_from);
                 }
             }
             Step::Speak { group, is_on } => {

@@ -6,6 +6,8 @@ fn told() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => step(),
         1 => (0..QUEUES, 0..3_u8).prop_map(|(queue, urgency)| Step::Urge { queue, urgency }),
+        1 => (0..QUEUES, any::<u32>())
+            .prop_map(|(queue, came_from)| Step::Deny { queue, came_from }),
         1 => (1..4_u32, any::<bool>()).prop_map(|(group, is_on)| Step::Speak { group, is_on }),
     ]
 }

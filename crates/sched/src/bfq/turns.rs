@@ -1,0 +1,151 @@
+//! Whose turn it is among those who are raised: how long one keeps the device, and that what starts
+//! goes on through all queues in which its program reads.
+//!
+//! A program that starts is seldom one queue. The host sees where a guest reads, not who: its
+//! libraries, its many small files and its first pages are streams of their own. So while the
+//! device is kept for one of them, a request of another one lets the wait begin anew; as a slot of
+//! one ends, neither it nor their group sits out what it is ahead of those beside it; and who turns
+//! from such a queue to another one has there what is left of its start.
+//!
+//! All of that ends with who never pauses, and is bounded by what a group may owe (`loan.rs`) and
+//! by relief (`relief.rs`).
+
+use super::Bfq;
+use super::queue::Queue;
+use super::raise::WrKind;
+use crate::{GroupId, Nanos, QueueId};
+
+/// How many timeouts a queue that is raised alone has the device for as it turns busy, whatever its
+/// budget.
+const KEPT_TIMEOUTS: u64 = 8;
+
+impl Bfq {
+    /// Returns how many times the timeout a slot of this queue lasts: a queue in which something
+    /// starts may load it in one go, a soft real-time one has little to do anyway.
+    ///
+    /// Several of them take turns.
+    pub(super) fn slot_factor(&self, now: Nanos, id: u32) -> u64 {
+        let takes_turns = self.rules.raised_take_turns && self.wr_busy > 1;
+        let raise = self.queues[id as usize].raise;
+        let starts = if self.rules.raised_keep_device {
+            raise.starts(now, self.wr_duration())
+        } else {
+            raise.kind == WrKind::Interactive
+        };
+        if starts && !takes_turns && self.is_privileged(id) {
+            u64::from(self.tunables.wr_coeff)
+        } else {
+            1
+        }
+    }
+
+    /// Returns whether a queue is served whatever its budget: it alone is raised, and has been served
+    /// for a short while since it turned busy. Between two small budgets somebody else would get a
+    /// slot, during which it waits. Who never pauses is no program that starts.
+    ///
+    /// For whom somebody outside waits it lasts to the slot's end: that has a credit of its own.
+    #[inline]
+    pub(super) fn keeps_device(&self, now: Nanos, id: u32) -> bool {
+        now < self.kept_until(now, id)
+    }
+
+    fn kept_until(&self, now: Nanos, id: u32) -> Nanos {
+        let queue = &self.queues[id as usize];
+        if !self.rules.raised_keep_device || !queue.raise.is_on() {
+            return Nanos::ZERO;
+        }
+        let timeouts = match (queue.raise.is_urged(), queue.has_come) {
+            (true, _) => u64::MAX,
+            (_, true) => KEPT_TIMEOUTS,
+            _ => 1,
+        };
+        match timeouts.min(self.slot_factor(now, id)) {
+            1 => Nanos::ZERO,
+            timeouts => {
+                self.slot.began + Nanos(self.tunables.timeout_sync.0.saturating_mul(timeouts))
+            }
+        }
+    }
+
+    /// Returns whether the time of the slot of this queue, which is in service, is over. Who took
+    /// turns and is alone again goes on.
+    pub(super) fn slot_is_over(&mut self, now: Nanos, id: u32) -> bool {
+        if now >= self.slot.ends {
+            self.slot.ends = self.slot.ends.max(self.kept_until(now, id));
+        }
+        now >= self.slot.ends
+    }
+
+    /// Takes note that a raised queue turns busy, perhaps the first of its group.
+    pub(super) fn note_pause(&mut self, now: Nanos, id: u32) {
+        let group = &mut self.groups[self.queues[id as usize].group as usize];
+        if group.raised == 0 {
+            group.raised_since = now;
+        }
+    }
+
+    /// Lets what starts in several queues of a group go on as a slot of one of them ends: neither that
+    /// queue nor the group sits out the lead over those beside it. Who never pauses is no program
+    /// that starts.
+    pub(super) fn go_on_after_slot(&mut self, now: Nanos, id: u32, stays: bool) {
+        let Queue { node, mut group, raise, .. } = self.queues[id as usize];
+        let at = &self.groups[group as usize];
+        let most = Nanos(self.tunables.timeout_sync.0.saturating_mul(KEPT_TIMEOUTS));
+        let takes_turns = at.raised > 1 && now < at.raised_since + most;
+        let starts = || raise.start(now, self.wr_duration()).is_some() && self.is_privileged(id);
+        if !takes_turns || !self.rules.starts_go_on || !starts() {
+            return;
+        }
+        if stays {
+            self.engine.lift(node);
+        }
+        while group != GroupId::ROOT.0 {
+            let at = &self.groups[group as usize];
+            self.engine.lift(at.node);
+            group = at.parent;
+        }
+    }
+
+    /// Lets the slot of a raised queue end soon if it was to last longer because it was the only
+    /// one, and it is not any more: the queue `id` turns busy.
+    pub(super) fn let_take_turns(&mut self, now: Nanos, id: u32) {
+        let is_raised = |id: u32| self.queues[id as usize].raise.is_on();
+        if self.rules.raised_take_turns && is_raised(id) && self.holder.is_some_and(is_raised) {
+            self.slot.ends = self.slot.ends.min(now + self.tunables.timeout_sync);
+        }
+    }
+
+    /// Raises a queue that is not as far as its issuer was starting in all of the queues in which he
+    /// may have been until now: the least that is left to one of them.
+    pub(super) fn go_on_starting(&mut self, now: Nanos, id: u32, came_from: &[QueueId]) {
+        let lasts = self.wr_duration();
+        let start = |queue: &QueueId| {
+            let from = self.merging.routes[queue.0 as usize];
+            self.queues[from as usize].raise.start(now, lasts)
+        };
+        let starts = came_from.iter().map(start);
+        let left = starts.reduce(|one, other| Some(one?.least(other?))).flatten();
+        let queue = &self.queues[id as usize];
+        if let Some(raise) = left
+            && self.rules.starts_go_on
+            && queue.is_raisable()
+            && !queue.raise.is_on()
+        {
+            self.adopt_raise(now, id, raise);
+        }
+    }
+
+    /// Lets the wait for the queue in service begin anew because something starts in it and in queue
+    /// `id`, of the same group, a request of which goes to the device or comes from there: a program
+    /// that reads here and there may be in both, and thinks about what it gets last.
+    pub(super) fn wait_anew(&mut self, now: Nanos, id: u32) {
+        let (Some(holder), Some(until)) = (self.holder, self.slot.idle_until) else { return };
+        let [queue, other] = [holder, id].map(|id| &self.queues[id as usize]);
+        let lasts = self.wr_duration();
+        let starts = |queue: &Queue| queue.raise.start(now, lasts).is_some();
+        let is_one = queue.group == other.group && starts(queue) && starts(other);
+        if is_one && self.rules.starts_go_on && self.is_privileged(holder) {
+            self.slot.idle_until = Some(until.max(now + self.idle_window(now, holder)));
+        }
+    }
+}

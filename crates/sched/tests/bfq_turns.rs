@@ -1,0 +1,127 @@
+//! A program that starts and reads through several queues: it turns from one to the next, reads
+//! through two in turn, or is helped for a while.
+#![expect(clippy::unwrap_used, reason = "a broken history is a failed test")]
+
+mod bfq_world;
+
+use bfq_world::{Client, Device, World};
+use evenkeel_sched::{GroupId, Nanos, QueueId, Scheduler as _, Urgency};
+
+/// A small hard disk: 10 MB/s, 10 ms to get anywhere. A read of 16 KiB takes 11.6 ms.
+const DISK: Device = Device::Serial { per_sector: 50_000, seek: 10_000_000 };
+/// Where the programs of these tests start; the first of the two groups with readers.
+const GROUP: GroupId = GroupId(1);
+
+/// Five greedy readers in two groups, three of them random; they have run for a while.
+fn hammered() -> World {
+    let mut world = World::new(true, DISK, 1);
+    let groups = [100, 100].map(|weight| world.group(GroupId::ROOT, weight));
+    for (i, random) in [true, false, true, false, true].into_iter().enumerate() {
+        let queue = world.queue(groups[i % 2]);
+        let nr_sectors = if random { 8 } else { 256 };
+        world.clients.push(Client::new(queue, if random { 4 } else { 2 }, nr_sectors, random));
+    }
+    world.run_for(Nanos::from_secs(60));
+    world
+}
+
+/// Returns a program that reads 16 KiB at random places, one after the other.
+fn program(world: &World, queue: QueueId, left: u64, think: Nanos) -> Client {
+    let mut client = Client::new(queue, 1, 32, true);
+    (client.left, client.from, client.think) = (left, world.now, think);
+    client
+}
+
+/// Lets somebody read 50 times through a queue; returns how long a read takes on average.
+fn read(world: &mut World, queue: QueueId) -> Nanos {
+    world.clients.push(program(world, queue, 50, Nanos::from_micros(200)));
+    while world.clients.last().unwrap().requests < 50 {
+        world.run_for(Nanos::from_millis(10));
+        world.bfq.check_invariants();
+    }
+    Nanos(world.clients.pop().unwrap().total_latency / 50)
+}
+
+/// Lets a program start in one queue and go on in another one, to which it may have come from those
+/// that `came_from` names, given its first one and that of a reader; returns how long a read takes
+/// there.
+fn turn(came_from: fn(QueueId, QueueId) -> Vec<QueueId>) -> Nanos {
+    let mut world = hammered();
+    let reader = world.clients[0].queue;
+    let [first, second] = [(); 2].map(|()| world.queue(GROUP));
+    read(&mut world, first);
+    world.bfq.deny_start(world.now, second, &came_from(first, reader));
+    read(&mut world, second)
+}
+
+#[test]
+fn a_start_goes_on_in_the_queue_that_its_program_turns_to() {
+    let goes_on = turn(|first, _| vec![first]);
+    let [nobody_knows, may_be_reader] =
+        [turn(|_, _| Vec::new()), turn(|first, reader| vec![first, reader])];
+    println!("{goes_on:?}; {nobody_knows:?}; {may_be_reader:?}");
+    assert!(goes_on < Nanos::from_millis(20));
+    // Nothing starts twice, and who was held up is not served first because of a start beside him.
+    assert!(nobody_knows > Nanos::from_millis(60) && may_be_reader > Nanos::from_millis(60));
+}
+
+#[test]
+fn what_is_left_of_a_start_is_all_that_goes_on() {
+    let mut world = hammered();
+    let mut queue = world.queue(GROUP);
+    let mut latencies = Vec::new();
+    // It turns to another file every second: a start would be over after 25 s at most.
+    for _ in 0..60 {
+        latencies.push(read(&mut world, queue));
+        let next = world.queue(GROUP);
+        world.bfq.deny_start(world.now, next, &[queue]);
+        world.bfq.remove_queue(world.now, queue);
+        queue = next;
+    }
+    let urgent = latencies.iter().take_while(|&&latency| latency < Nanos::from_millis(20)).count();
+    println!("{urgent} of 60: {latencies:?}");
+    assert!((10..50).contains(&urgent));
+    assert!(latencies[50..].iter().all(|&latency| latency > Nanos::from_millis(60)));
+}
+
+#[test]
+fn a_program_that_reads_through_two_queues_is_waited_for_in_both() {
+    let mut world = hammered();
+    // Each thinks longer than anybody is waited for, both together do not.
+    for offset in [0, 25] {
+        let queue = world.queue(GROUP);
+        let mut client = program(&world, queue, 40, Nanos::from_millis(38));
+        client.from = world.now + Nanos::from_millis(offset);
+        world.clients.push(client);
+    }
+    while world.clients[5..].iter().any(|client| client.requests < 40) {
+        world.run_for(Nanos::from_millis(10));
+        world.bfq.check_invariants();
+    }
+    let total: u64 = world.clients[5..].iter().map(|client| client.total_latency).sum();
+    println!("{:?}", Nanos(total / 80));
+    assert!(Nanos(total / 80) < Nanos::from_millis(20));
+}
+
+/// Lets somebody outside urge a queue for a while, who reads there since then or for long; returns
+/// how long a read takes afterwards.
+fn after_help(is_new: bool) -> Nanos {
+    let mut world = hammered();
+    let queue = world.queue(GROUP);
+    if !is_new {
+        world.clients.push(program(&world, queue, u64::MAX, Nanos::ZERO));
+        world.run_for(Nanos::from_secs(60));
+        world.clients.pop();
+    }
+    world.bfq.set_urgency(world.now, queue, Urgency::Interactive);
+    read(&mut world, queue);
+    world.bfq.set_urgency(world.now, queue, Urgency::None);
+    read(&mut world, queue)
+}
+
+#[test]
+fn what_starts_while_it_is_helped_still_starts_when_help_ends() {
+    let [new, old] = [true, false].map(after_help);
+    println!("{new:?}, {old:?}");
+    assert!(new < Nanos::from_millis(20) && old > Nanos::from_millis(60));
+}
