@@ -28,6 +28,8 @@ const LOCK_USUAL: Duration = Duration::from_millis(500);
 const LOCK_RETRY: Duration = Duration::from_millis(50);
 /// `STATX_DIOALIGN` of `linux/stat.h`.
 const STATX_DIOALIGN: u32 = 0x2000;
+/// `TMPFS_MAGIC` and `RAMFS_MAGIC` of `linux/magic.h`.
+const IN_MEMORY: [rustix::fs::FsWord; 2] = [0x0102_1994, 0x8584_58f6];
 
 /// What backs a disk.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -140,6 +142,7 @@ pub(crate) struct Backend {
     geometry: Geometry,
     alignment: Alignment,
     rotational: bool,
+    in_memory: bool,
 }
 
 impl Backend {
@@ -171,7 +174,13 @@ impl Backend {
             discard: true,
             write_zeroes: true,
         };
-        Self { file: None, geometry, alignment: Alignment::NONE, rotational: false }
+        Self {
+            file: None,
+            geometry,
+            alignment: Alignment::NONE,
+            rotational: false,
+            in_memory: false,
+        }
     }
 
     /// Shows guests blocks of at least this size, 512 or 4096 bytes.
@@ -192,6 +201,11 @@ impl Backend {
     /// Returns whether requests are answered without a device.
     pub(crate) const fn is_null(&self) -> bool {
         self.file.is_none()
+    }
+
+    /// Returns the file if it lies in memory: a transfer is a copy, and waits for no device.
+    pub(crate) fn copied(&self) -> Option<RawFd> {
+        self.file.as_ref().filter(|_| self.in_memory).map(AsRawFd::as_raw_fd)
     }
 
     pub(crate) const fn geometry(&self) -> &Geometry {
@@ -301,7 +315,8 @@ fn open_path(
             },
     };
     let rotational = queue_attribute(device, "rotational") == 1 && !is_virtual(device);
-    Ok(Backend { file: Some(file), geometry, alignment, rotational })
+    let in_memory = !is_block && is_in_memory(&file);
+    Ok(Backend { file: Some(file), geometry, alignment, rotational, in_memory })
 }
 
 /// Creates an image unless there is something already.
@@ -405,6 +420,11 @@ fn punches(file: &OwnedFd, bytes: u64) -> bool {
     rustix::fs::fallocate(file, mode, bytes.next_multiple_of(4096), 4096).is_ok()
 }
 
+/// Returns whether a file's file system is memory (`statfs(2)`).
+fn is_in_memory(file: &OwnedFd) -> bool {
+    rustix::fs::fstatfs(file).is_ok_and(|system| IN_MEMORY.contains(&system.f_type))
+}
+
 /// Returns whether the device is itself a virtual disk: those say that they turn, knowing nothing.
 fn is_virtual(device: u64) -> bool {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
@@ -453,6 +473,18 @@ mod tests {
 
     fn open(source: &Source) -> Result<Backend, OpenError> {
         Backend::open(source, false, Duration::ZERO)
+    }
+
+    #[test]
+    fn files_in_memory_are_known_and_no_others() {
+        let disk = Path::new("/dev/shm").join(format!("evenkeel-copied-{}", std::process::id()));
+        let source = Source::Path { path: disk.clone(), create: Some(1 << 20), preallocate: false };
+        let in_memory = open(&source).map(|backend| backend.copied().is_some());
+        fs::remove_file(disk).unwrap();
+        assert!(in_memory.unwrap(), "/dev/shm is a tmpfs");
+        assert_eq!(Backend::null(1 << 20, false).copied(), None);
+        let elsewhere = fs::File::open("/proc/self/stat").unwrap();
+        assert!(!is_in_memory(&elsewhere.into()));
     }
 
     #[test]

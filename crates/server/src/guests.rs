@@ -270,6 +270,15 @@ impl Guests {
         self.dirty = walk;
     }
 
+    /// Shows the answers that there are in the middle of a turn: their guests can go on meanwhile.
+    pub(crate) fn show(&mut self) {
+        for &place in &self.dirty {
+            if let Some(guest) = self.table.get_mut(place as usize).and_then(Option::as_mut) {
+                guest.vring.publish();
+            }
+        }
+    }
+
     /// Asks all popped vrings for kicks again; those that have more already stay in the list.
     pub(crate) fn enable_kicks(&mut self) {
         let mut walk = std::mem::replace(&mut self.kicked, std::mem::take(&mut self.walk));

@@ -13,6 +13,7 @@ mod chain;
 mod clock;
 mod command;
 mod config;
+mod copies;
 mod daemon;
 mod elevator;
 mod features;

@@ -6,12 +6,14 @@
 
 use std::fmt;
 use std::io;
+use std::os::fd::RawFd;
 
 use evenkeel_engine::{Command, DeviceOp, Errno, SECTOR_BYTES};
 use evenkeel_sched::Tag;
 use libc::iovec;
 
 use crate::backend::Alignment;
+use crate::copies;
 use crate::priority::IoPriorities;
 use crate::uring::{IOV_MAX, Ring};
 
@@ -372,12 +374,13 @@ pub(crate) struct Slots {
     slots: Vec<Slot>,
     spare: Vec<Bounce>,
     at_backend: usize,
+    copies: u64,
 }
 
 impl Slots {
     /// Makes a table without tags, of a pool whose commands have these priorities.
     pub(crate) fn new(priorities: IoPriorities) -> Self {
-        Self { priorities, slots: Vec::new(), spare: Vec::new(), at_backend: 0 }
+        Self { priorities, slots: Vec::new(), spare: Vec::new(), at_backend: 0, copies: 0 }
     }
 
     fn at(&mut self, tag: Tag) -> &mut Slot {
@@ -459,6 +462,35 @@ impl Slots {
         let slot = self.at(tag);
         assert!(slot.at_backend, "the ring reports every step once");
         slot.at_backend = false;
+        self.at_backend -= 1;
+        self.advance(tag, result)
+    }
+
+    /// Does a whole command at once, on a file in memory. Returns false if it is no copy, and has
+    /// to be [sent](Self::send).
+    pub(crate) fn copy(&mut self, file: RawFd, tag: Tag) -> bool {
+        loop {
+            let slot = self.at(tag);
+            assert!(!slot.at_backend, "one step of a command at a time");
+            // SAFETY: guest memory stays mapped until the chain is answered, which is later.
+            let Some(result) = (unsafe { copies::copy(file, &slot.transfer.step()) }) else {
+                return false;
+            };
+            self.copies += 1;
+            if let Progress::Done(_) = self.advance(tag, result) {
+                return true;
+            }
+        }
+    }
+
+    /// Returns how many system calls [`copy`](Self::copy) made.
+    pub(crate) const fn copies(&self) -> u64 {
+        self.copies
+    }
+
+    /// Takes the result of a step.
+    fn advance(&mut self, tag: Tag, result: i32) -> Progress {
+        let slot = self.at(tag);
         let progress = slot.transfer.advance(result);
         if let Progress::Done(outcome) = progress {
             slot.outcome = outcome.err();
@@ -467,7 +499,6 @@ impl Slots {
                 self.spare.extend(bounce);
             }
         }
-        self.at_backend -= 1;
         progress
     }
 

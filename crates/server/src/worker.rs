@@ -13,8 +13,8 @@ use std::os::fd::AsRawFd as _;
 use std::sync::mpsc::SyncSender;
 
 use evenkeel_engine::{
-    Command as Order, DiskId, Engine, EngineConfig, HelpPolicy, Parsed, Request, Status, Token,
-    is_block_due, parse, parse_range,
+    Command as Order, DiskId, Engine, EngineConfig, HelpPolicy, Parsed, Request, SECTOR_BYTES,
+    Status, Token, is_block_due, parse, parse_range,
 };
 use evenkeel_sched::{GroupId, Nanos, Tag, Weight};
 use libc::iovec;
@@ -22,6 +22,7 @@ use libc::iovec;
 use crate::backend::Backend;
 use crate::clock::Clock;
 use crate::command::{DiskIndex, Inbox};
+use crate::copies::COPY_MOST;
 use crate::guests::Guests;
 use crate::limits::{self, Control};
 use crate::model::Modelled;
@@ -39,6 +40,10 @@ use idle::RunDelay;
 
 /// The poll of the control threads' bell; vrings count from 0.
 const BELL: PollId = PollId { index: u32::MAX, generation: 0 };
+
+/// Bytes that are copied before the answers so far are shown: the guest goes on meanwhile, which is
+/// worth its interrupts where copying takes most of a turn.
+const COPIED_UNSEEN: u64 = 8 << 10;
 
 /// How often the operator is told that a file system is still full.
 const FULL_REMINDER: Nanos = Nanos::from_secs(60);
@@ -141,6 +146,8 @@ pub(crate) struct Worker {
     draining: Option<SyncSender<()>>,
     events: Vec<Event>,
     segments: Vec<iovec>,
+    /// Bytes copied since answers were last shown.
+    unseen: u64,
 }
 
 impl Worker {
@@ -212,6 +219,7 @@ impl Worker {
             draining: None,
             events: Vec::new(),
             segments: Vec::new(),
+            unseen: 0,
         })
     }
 
@@ -230,7 +238,7 @@ impl Worker {
             if self.draining.is_none() {
                 self.pull(now)?;
             }
-            self.work(now)?;
+            let now = self.work(now)?;
             let awaited = self.awaited();
             let window = self.window(awaited);
             // A guest that is looked at need not say that it has more.
@@ -338,15 +346,18 @@ impl Worker {
         self.slots.open(tag, origin, &mut self.segments);
     }
 
-    /// Dispatches and answers until nothing moves any more.
-    fn work(&mut self, now: Nanos) -> io::Result<()> {
+    /// Dispatches and answers until nothing moves any more; returns when that was.
+    fn work(&mut self, mut now: Nanos) -> io::Result<Nanos> {
         self.mind_full_disks(now);
         self.reap_model(now);
         loop {
             let mut moved = false;
             while let Some(order) = self.engine.dispatch(now) {
-                self.push(now, &order)?;
+                now = self.push(now, &order)?;
                 moved = true;
+                if self.unseen >= COPIED_UNSEEN {
+                    break;
+                }
             }
             while let Some(retired) = self.engine.retire() {
                 let origin = self.slots.close(retired.tag);
@@ -358,14 +369,18 @@ impl Worker {
                 }
                 moved = true;
             }
+            if self.unseen >= COPIED_UNSEEN {
+                self.unseen = 0;
+                self.guests.show();
+            }
             if !moved {
-                return Ok(());
+                return Ok(now);
             }
         }
     }
 
-    /// Sends a command to the backend and to the model.
-    fn push(&mut self, now: Nanos, order: &Order) -> io::Result<()> {
+    /// Sends a command to the backend and to the model; returns when it is on its way.
+    fn push(&mut self, now: Nanos, order: &Order) -> io::Result<Nanos> {
         let backend = &self.disks[order.disk.0 as usize].backend;
         let parts = self.engine.parts(order.tag);
         self.slots.begin(order, parts, backend.alignment(), self.model.is_some());
@@ -374,14 +389,25 @@ impl Worker {
         }
         if backend.is_null() {
             self.finish(now, order.tag);
-            return Ok(());
+            return Ok(now);
+        }
+        if let Some(file) = backend.copied()
+            && u64::from(order.nr_sectors) * SECTOR_BYTES <= COPY_MOST
+            && self.slots.copy(file, order.tag)
+        {
+            // Unlike a device's, this time is the worker's own.
+            self.unseen += u64::from(order.nr_sectors) * SECTOR_BYTES;
+            let now = self.clock.now();
+            self.finish(now, order.tag);
+            return Ok(now);
         }
         // A block goes when one more command comes behind it: the last one goes with the wait.
         let gathered = self.ring.gathered();
         if gathered >= TOGETHER && is_block_due(gathered, self.engine.in_flight()) {
             self.ring.enter(Wait::No)?;
         }
-        self.slots.send(&mut self.ring, order.tag)
+        self.slots.send(&mut self.ring, order.tag)?;
+        Ok(now)
     }
 
     fn reap_model(&mut self, now: Nanos) {

@@ -117,13 +117,14 @@ fn step(client: &mut Client, mirror: &mut Mirror, dice: &mut Dice, seed: u64) {
     }
 }
 
-/// Writes a block through every slot of every vring at the same time, and reads them back.
-fn crowd(client: &mut Client, mirror: &mut Mirror) {
+/// Writes every `stride`th block from the first on, through every slot of every vring at the same
+/// time.
+fn crowd(client: &mut Client, mirror: &mut Mirror, stride: u64) {
     let options = options();
     let mut count = 0;
     for vring in 0..options.vrings {
         for _slot in 0..options.depth {
-            let io = Io::new(IoOp::Write, count * 8, 4096, count);
+            let io = Io::new(IoOp::Write, count * stride * 8, 4096, count);
             let token = client.submit(vring, &io).unwrap();
             client.write_data(token, 0, &[u8::try_from(count % 251).unwrap(); 4096]);
             count += 1;
@@ -140,8 +141,8 @@ fn crowd(client: &mut Client, mirror: &mut Mirror) {
             assert_eq!(client.wait(Duration::from_secs(60)).unwrap(), Wake::Answers);
         }
     }
-    for (block, bytes) in mirror.chunks_mut(4096).take(usize::try_from(count).unwrap()).enumerate()
-    {
+    let blocks = mirror.chunks_mut(4096).step_by(usize::try_from(stride).unwrap());
+    for (block, bytes) in blocks.take(usize::try_from(count).unwrap()).enumerate() {
         bytes.fill(Some(u8::try_from(block % 251).unwrap()));
     }
 }
@@ -159,7 +160,7 @@ fn conformance(parent: &Path, name: &str, poll: Poll) -> PoolStatus {
     for _step in 0..400 {
         step(&mut client, &mut mirror, &mut dice, seed);
     }
-    crowd(&mut client, &mut mirror);
+    crowd(&mut client, &mut mirror, 1);
     for _step in 0..100 {
         step(&mut client, &mut mirror, &mut dice, seed);
     }
@@ -194,6 +195,22 @@ fn a_file_past_the_page_cache_is_a_disk() {
 #[test]
 fn a_file_in_memory_is_a_disk() {
     conformance(Path::new("/dev/shm"), "tmpfs", Poll::Off);
+}
+
+/// A ring would take all of a turn with one call, and hand each to a thread of the kernel's.
+#[test]
+fn the_worker_copies_what_lies_in_memory_itself() {
+    let scratch = Scratch::new(Path::new("/dev/shm"), "copied");
+    let daemon = start(&scratch, pool(file_disk(&scratch)));
+    let mut client = Client::connect(&scratch.socket(), options()).unwrap();
+    let mut mirror = vec![Some(0); DISK_BYTES];
+    crowd(&mut client, &mut mirror, 2);
+    let status = daemon.status();
+    let writes = status.disk("disk").unwrap().write.requests;
+    let per_call = status.pools[0].requests_per_system_call;
+    assert!(writes >= 32 && per_call < 1.0, "{writes} writes, {per_call} a call");
+    daemon.shutdown();
+    check(&mirror, &fs::read(scratch.image()).unwrap(), "the image differs");
 }
 
 #[test]

@@ -124,7 +124,7 @@ impl Worker {
             waiting: self.engine.outstanding().saturating_sub(in_flight),
             blocks: self.engine.block_figures(),
             precedence: self.engine.precedence_figures(),
-            system_calls: self.ring.system_calls(),
+            system_calls: self.ring.system_calls() + self.slots.copies(),
             weights: self.groups.iter().map(|&(_, weight)| weight).collect(),
             io: self.groups.iter().map(|&(group, _)| self.engine.group_stats(group)).collect(),
             pool_io: self.engine.group_stats(GroupId::ROOT),
