@@ -61,3 +61,28 @@ fn where_somebody_says_who_plays_nobody_else_is_taken_for_a_player() {
     assert!(other > Nanos(3 * guessed.0), "{other:?} and {guessed:?}");
     assert!(said < Nanos(2 * guessed.0), "{said:?} and {guessed:?}");
 }
+
+/// A film in pieces of several reads each, in a group with greedy readers: what one small budget does
+/// not hold of a piece does not wait for a slot of those.
+#[test]
+fn a_piece_of_a_film_is_read_in_one_go() {
+    let mut world = World::new(true, DISK, 1);
+    let groups = [100, 100].map(|weight| world.group(GroupId::ROOT, weight));
+    for i in 0..4 {
+        let queue = world.queue(groups[i % 2]);
+        world.clients.push(Client::new(queue, 4, 8, true));
+    }
+    let queue = world.queue(groups[0]);
+    let mut player = Client::new(queue, 2, 256, false);
+    (player.from, player.until) = (world.now, world.now + Nanos::from_millis(70));
+    player.period = Nanos::from_millis(250);
+    world.clients.push(player);
+    world.bfq.set_urgency(world.now, queue, Urgency::SoftRealTime);
+    world.run_for(Nanos::from_secs(30));
+    world.forget();
+    world.run_for(Nanos::from_secs(60));
+    let player = &world.clients[4];
+    println!("{} reads, worst {} ms", player.requests, player.worst.as_millis());
+    // A read in order takes 13 ms here; two are on their way, and one of somebody else's.
+    assert!(player.requests > 4 * 240 && player.worst < Nanos::from_millis(80));
+}

@@ -213,6 +213,7 @@ impl Bfq {
         };
         if has_reason() && may() {
             self.expire(now, ExpireReason::Preempted);
+            self.follow(id, holder);
         }
     }
 

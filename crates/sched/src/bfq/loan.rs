@@ -17,6 +17,9 @@
 use super::Bfq;
 use crate::{Class, GroupId, Nanos};
 
+/// How many raises of full length a group may be ahead.
+const LONGEST_STARTS: u64 = 2;
+
 /// What one group owes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Loan {
@@ -136,7 +139,7 @@ impl Bfq {
     }
 
     fn reckon(&mut self, now: Nanos, group: u32, used: Nanos, is_lifted: bool) {
-        let most = self.wr_duration();
+        let most = Nanos(LONGEST_STARTS * self.wr_duration().0);
         let at = &self.groups[group as usize];
         let above = &self.groups[at.parent as usize];
         let players = if at.soft_rt > 0 { above.players } else { 0 };

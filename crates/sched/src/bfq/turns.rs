@@ -43,7 +43,8 @@ impl Bfq {
     /// for a short while since it turned busy. Between two small budgets somebody else would get a
     /// slot, during which it waits. Who never pauses is no program that starts.
     ///
-    /// For whom somebody outside waits it lasts to the slot's end: that has a credit of its own.
+    /// For whom somebody outside waits it lasts to the slot's end: that has a credit of its own. So it
+    /// does for a player: a piece of a film is more than a small budget holds.
     #[inline]
     pub(super) fn keeps_device(&self, now: Nanos, id: u32) -> bool {
         now < self.kept_until(now, id)
@@ -59,8 +60,9 @@ impl Bfq {
             (_, true) => KEPT_TIMEOUTS,
             _ => 1,
         };
+        let plays = queue.raise.kind == WrKind::SoftRt && self.is_privileged(id);
         match timeouts.min(self.slot_factor(now, id)) {
-            1 => Nanos::ZERO,
+            1 if !plays || self.wr_busy > 1 => Nanos::ZERO,
             timeouts => {
                 self.slot.began + Nanos(self.tunables.timeout_sync.0.saturating_mul(timeouts))
             }
@@ -88,7 +90,7 @@ impl Bfq {
     /// queue nor the group sits out the lead over those beside it. Who never pauses is no program
     /// that starts.
     pub(super) fn go_on_after_slot(&mut self, now: Nanos, id: u32, stays: bool) {
-        let Queue { node, mut group, raise, .. } = self.queues[id as usize];
+        let Queue { node, group, raise, .. } = self.queues[id as usize];
         let at = &self.groups[group as usize];
         let most = Nanos(self.tunables.timeout_sync.0.saturating_mul(KEPT_TIMEOUTS));
         let takes_turns = at.raised > 1 && now < at.raised_since + most;
@@ -99,10 +101,24 @@ impl Bfq {
         if stays {
             self.engine.lift(node);
         }
+        self.lift_groups(group);
+    }
+
+    /// Sets aside what a group, and those above it, are ahead of their siblings.
+    fn lift_groups(&mut self, mut group: u32) {
         while group != GroupId::ROOT.0 {
             let at = &self.groups[group as usize];
             self.engine.lift(at.node);
             group = at.parent;
+        }
+    }
+
+    /// Lets a queue that has taken the device from another one begin now: if that was one of its own
+    /// group, the group has just been charged for its slot, and would sit that out.
+    pub(super) fn follow(&mut self, id: u32, holder: u32) {
+        let [group, other] = [id, holder].map(|id| self.queues[id as usize].group);
+        if group == other && self.rules.starts_go_on && self.is_privileged(id) {
+            self.lift_groups(group);
         }
     }
 
