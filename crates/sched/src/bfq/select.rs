@@ -324,7 +324,7 @@ impl Bfq {
         // Preempted while it was waited for, it keeps its place in the competition.
         let is_kept = reason == ExpireReason::Preempted && self.idling_needed(id);
         let stays = is_kept || !self.queues[id as usize].is_empty();
-        self.go_on_after_slot(now, id, stays);
+        self.go_on_after_slot(now, id, reason, stays);
         let queue = &mut self.queues[id as usize];
         let node = queue.node;
         if stays {

@@ -11,6 +11,7 @@
 //! by relief (`relief.rs`).
 
 use super::Bfq;
+use super::budget::ExpireReason;
 use super::queue::Queue;
 use super::raise::WrKind;
 use crate::{GroupId, Nanos, QueueId};
@@ -89,19 +90,32 @@ impl Bfq {
     /// Lets what starts in several queues of a group go on as a slot of one of them ends: neither that
     /// queue nor the group sits out the lead over those beside it. Who never pauses is no program
     /// that starts.
-    pub(super) fn go_on_after_slot(&mut self, now: Nanos, id: u32, stays: bool) {
+    ///
+    /// Where the slot was a wait in vain, others of the group that are raised go first as if they came
+    /// only now.
+    pub(super) fn go_on_after_slot(
+        &mut self,
+        now: Nanos,
+        id: u32,
+        reason: ExpireReason,
+        stays: bool,
+    ) {
         let Queue { node, group, raise, .. } = self.queues[id as usize];
         let at = &self.groups[group as usize];
         let most = Nanos(self.tunables.timeout_sync.0.saturating_mul(KEPT_TIMEOUTS));
-        let takes_turns = at.raised > 1 && now < at.raised_since + most;
-        let starts = || raise.start(now, self.wr_duration()).is_some() && self.is_privileged(id);
-        if !takes_turns || !self.rules.starts_go_on || !starts() {
+        let others = at.raised - u32::from(raise.is_on());
+        let have_waited = reason == ExpireReason::TooIdle;
+        if others == 0 || !self.rules.starts_go_on || self.owes(group) {
             return;
         }
-        if stays {
+        let takes_turns = now < at.raised_since + most;
+        let starts = raise.start(now, self.wr_duration()).is_some() && self.is_privileged(id);
+        if stays && takes_turns && starts {
             self.engine.lift(node);
         }
-        self.lift_groups(group);
+        if have_waited || (takes_turns && starts) {
+            self.lift_groups(group);
+        }
     }
 
     /// Sets aside what a group, and those above it, are ahead of their siblings.
