@@ -243,6 +243,7 @@ impl Bfq {
     pub(super) fn inject(&mut self, now: Nanos, id: u32, tag: Tag) -> Next {
         let (cost, nr_sectors) = (self.charge(id, tag), self.table.get(tag).nr_sectors);
         let node = self.queues[id as usize].node;
+        self.go_on_beside(id);
         self.engine.serve_out_of_turn(node, cost, u64::from(nr_sectors));
         self.start(now, id, tag, cost);
         self.table.record_mut(tag.0).fifo_time.0 |= INJECTED;

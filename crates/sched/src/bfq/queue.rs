@@ -98,8 +98,8 @@ pub(super) struct Group {
     pub(super) pending: u32,
     /// How many raised queues are busy in it and below.
     pub(super) raised: u32,
-    /// When the first of them turned busy.
-    pub(super) raised_since: Nanos,
+    /// For how long they have had the device since the first of them turned busy.
+    pub(super) raised_served: Nanos,
     /// How many of those are soft real-time.
     pub(super) soft_rt: u32,
     /// How many of those somebody outside urges.
@@ -124,7 +124,7 @@ impl Group {
             used: true,
             pending: 0,
             raised: 0,
-            raised_since: Nanos::ORIGIN,
+            raised_served: Nanos::ZERO,
             soft_rt: 0,
             urged: 0,
             is_spoken_for: false,

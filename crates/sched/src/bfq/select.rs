@@ -329,7 +329,8 @@ impl Bfq {
         let node = queue.node;
         if stays {
             queue.paused = false;
-            queue.has_come &= reason == ExpireReason::Preempted;
+            // A budget too small for its next request was no slot.
+            queue.has_come &= reason == ExpireReason::Preempted || service == 0;
             queue.waits_since = now;
             self.engine.expire(node, After::Waits(budget));
             return;

@@ -80,10 +80,10 @@ impl Bfq {
     }
 
     /// Takes note that a raised queue turns busy, perhaps the first of its group.
-    pub(super) fn note_pause(&mut self, now: Nanos, id: u32) {
+    pub(super) fn note_pause(&mut self, id: u32) {
         let group = &mut self.groups[self.queues[id as usize].group as usize];
         if group.raised == 0 {
-            group.raised_since = now;
+            group.raised_served = Nanos::ZERO;
         }
     }
 
@@ -101,19 +101,23 @@ impl Bfq {
         stays: bool,
     ) {
         let Queue { node, group, raise, .. } = self.queues[id as usize];
-        let at = &self.groups[group as usize];
         let most = Nanos(self.tunables.timeout_sync.0.saturating_mul(KEPT_TIMEOUTS));
+        let at = &mut self.groups[group as usize];
         let others = at.raised - u32::from(raise.is_on());
-        let have_waited = reason == ExpireReason::TooIdle;
-        if others == 0 || !self.rules.starts_go_on || self.owes(group) {
+        if raise.is_on() {
+            at.raised_served = at.raised_served + now.since(self.slot.taken);
+        }
+        let is_short = at.raised_served < most;
+        if !self.rules.starts_go_on || self.owes(group) {
             return;
         }
-        let takes_turns = now < at.raised_since + most;
         let starts = raise.start(now, self.wr_duration()).is_some() && self.is_privileged(id);
-        if stays && takes_turns && starts {
+        let goes_on = is_short && starts;
+        if stays && goes_on {
             self.engine.lift(node);
         }
-        if have_waited || (takes_turns && starts) {
+        let have_waited = others > 0 && reason == ExpireReason::TooIdle;
+        if have_waited || (goes_on && (stays || others > 0)) {
             self.lift_groups(group);
         }
     }
@@ -124,6 +128,16 @@ impl Bfq {
             let at = &self.groups[group as usize];
             self.engine.lift(at.node);
             group = at.parent;
+        }
+    }
+
+    /// Lets a queue of which a request goes to the device out of turn pay nothing for that now, if it is
+    /// raised and beside it in its group another one is waited for.
+    pub(super) fn go_on_beside(&mut self, id: u32) {
+        let [queue, other] = [id, self.holder.unwrap_or(id)].map(|id| &self.queues[id as usize]);
+        let is_one = queue.group == other.group && queue.raise.is_on() && other.raise.is_on();
+        if is_one && self.rules.starts_go_on && self.is_privileged(id) {
+            self.engine.lift(self.queues[id as usize].node);
         }
     }
 
