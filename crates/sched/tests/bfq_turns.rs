@@ -66,6 +66,19 @@ fn a_start_goes_on_in_the_queue_that_its_program_turns_to() {
 }
 
 #[test]
+fn a_start_goes_on_in_a_queue_that_somebody_read_in_long_ago() {
+    let mut world = hammered();
+    let [first, second] = [(); 2].map(|()| world.queue(GROUP));
+    read(&mut world, second);
+    world.run_for(Nanos::from_secs(60));
+    read(&mut world, first);
+    world.bfq.deny_start(world.now, second, &[first]);
+    let latency = read(&mut world, second);
+    println!("{latency:?}");
+    assert!(latency < Nanos::from_millis(20));
+}
+
+#[test]
 fn what_is_left_of_a_start_is_all_that_goes_on() {
     let mut world = hammered();
     let mut queue = world.queue(GROUP);

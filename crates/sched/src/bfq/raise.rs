@@ -108,6 +108,12 @@ impl Raise {
         now > self.began + self.lasts
     }
 
+    /// Returns whether it is off, or will be as soon as somebody looks: time passes unseen for a queue
+    /// without requests.
+    pub(super) fn is_over(&self, now: Nanos) -> bool {
+        !self.is_on() || (self.is_late(now) && !self.is_urged())
+    }
+
     /// Returns whether it is an interactive one that has brought more than `most` sectors.
     pub(super) fn is_spent(&self, most: u32) -> bool {
         self.kind == WrKind::Interactive && self.service > u64::from(most)
@@ -238,9 +244,10 @@ impl Bfq {
         } else if raise.is_late(now) {
             self.lapse(now, id);
         }
-        let Queue { raise, came, .. } = &self.queues[id as usize];
+        let Queue { raise, busy, came, .. } = &self.queues[id as usize];
         let longest = self.tunables.timeout_sync.0.saturating_mul(ENDLESS_TIMEOUTS);
         let is_endless = raise.kind == WrKind::Interactive
+            && *busy
             && self.rules.starts_pause
             && now > *came + Nanos(longest);
         if is_endless || raise.is_spent(self.tunables.wr_max_service_sectors) {

@@ -173,7 +173,7 @@ impl Bfq {
         if let Some(raise) = left
             && self.rules.starts_go_on
             && queue.is_raisable()
-            && !queue.raise.is_on()
+            && queue.raise.is_over(now)
         {
             self.adopt_raise(now, id, raise);
         }
