@@ -84,7 +84,7 @@ impl Bfq {
     }
 
     /// Returns whether the lead of a group, or of one above it, is spent.
-    pub(super) fn owes(&self, mut group: u32) -> bool {
+    fn owes(&self, mut group: u32) -> bool {
         while group != GroupId::ROOT.0 {
             let at = &self.groups[group as usize];
             if at.loan.is_spent {

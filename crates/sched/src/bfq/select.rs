@@ -324,13 +324,12 @@ impl Bfq {
         // Preempted while it was waited for, it keeps its place in the competition.
         let is_kept = reason == ExpireReason::Preempted && self.idling_needed(id);
         let stays = is_kept || !self.queues[id as usize].is_empty();
-        self.go_on_after_slot(now, id, reason, stays);
+        self.go_on_after_slot(now, id, stays);
         let queue = &mut self.queues[id as usize];
         let node = queue.node;
         if stays {
             queue.paused = false;
-            // A budget too small for its next request was no slot.
-            queue.has_come &= reason == ExpireReason::Preempted || service == 0;
+            queue.has_come &= reason == ExpireReason::Preempted;
             queue.waits_since = now;
             self.engine.expire(node, After::Waits(budget));
             return;

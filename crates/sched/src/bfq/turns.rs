@@ -11,7 +11,6 @@
 //! by relief (`relief.rs`).
 
 use super::Bfq;
-use super::budget::ExpireReason;
 use super::queue::Queue;
 use super::raise::WrKind;
 use crate::{GroupId, Nanos, QueueId};
@@ -87,39 +86,26 @@ impl Bfq {
         }
     }
 
-    /// Lets what starts in several queues of a group go on as a slot of one of them ends: neither that
-    /// queue nor the group sits out the lead over those beside it. Who never pauses is no program
-    /// that starts.
-    ///
-    /// Where the slot was a wait in vain, others of the group that are raised go first as if they came
-    /// only now.
-    pub(super) fn go_on_after_slot(
-        &mut self,
-        now: Nanos,
-        id: u32,
-        reason: ExpireReason,
-        stays: bool,
-    ) {
+    /// Lets what starts in one or several queues of a group go on as a slot of one of them ends:
+    /// neither that queue nor the group sits out the lead over those beside it. Who had the device for
+    /// long without a pause is no program that starts.
+    pub(super) fn go_on_after_slot(&mut self, now: Nanos, id: u32, stays: bool) {
         let Queue { node, group, raise, .. } = self.queues[id as usize];
-        let most = Nanos(self.tunables.timeout_sync.0.saturating_mul(KEPT_TIMEOUTS));
-        let at = &mut self.groups[group as usize];
-        let others = at.raised - u32::from(raise.is_on());
-        if raise.is_on() {
-            at.raised_served = at.raised_served + now.since(self.slot.taken);
-        }
-        let is_short = at.raised_served < most;
-        if !self.rules.starts_go_on || self.owes(group) {
+        if !raise.is_on() {
             return;
         }
-        let starts = raise.start(now, self.wr_duration()).is_some() && self.is_privileged(id);
-        let goes_on = is_short && starts;
-        if stays && goes_on {
+        let most = Nanos(self.tunables.timeout_sync.0.saturating_mul(KEPT_TIMEOUTS));
+        let at = &mut self.groups[group as usize];
+        at.raised_served = at.raised_served + now.since(self.slot.taken);
+        let goes_on = (stays || at.raised > 1) && at.raised_served < most;
+        let starts = || raise.start(now, self.wr_duration()).is_some() && self.is_privileged(id);
+        if !goes_on || !self.rules.starts_go_on || !starts() {
+            return;
+        }
+        if stays {
             self.engine.lift(node);
         }
-        let have_waited = others > 0 && reason == ExpireReason::TooIdle;
-        if have_waited || (goes_on && (stays || others > 0)) {
-            self.lift_groups(group);
-        }
+        self.lift_groups(group);
     }
 
     /// Sets aside what a group, and those above it, are ahead of their siblings.
