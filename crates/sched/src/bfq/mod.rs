@@ -106,6 +106,10 @@
 //!     player: he knows, and who was kept waiting looks like one.
 //! 37. A start goes on through all queues of its group in which its program may read (`turns.rs`).
 //! 38. Who never pauses is soon no program that starts; what it had while it counted as one it owes.
+//! 39. A player that is raised alone has its slot whatever its budget, and who takes the device from
+//!     another one of its group begins now.
+//! 40. Who starts pays nothing now for what it reads out of turn beside another queue of its group
+//!     that starts, and what a queue had before it turned idle is not held against a start in it.
 //!
 //! Deliberately absent, with room left: raising of write-back; devices with several actuators.
 //!
