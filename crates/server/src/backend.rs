@@ -143,6 +143,7 @@ pub(crate) struct Backend {
     alignment: Alignment,
     rotational: bool,
     in_memory: bool,
+    can_be_asked: bool,
 }
 
 impl Backend {
@@ -180,6 +181,7 @@ impl Backend {
             alignment: Alignment::NONE,
             rotational: false,
             in_memory: false,
+            can_be_asked: false,
         }
     }
 
@@ -218,6 +220,11 @@ impl Backend {
 
     pub(crate) const fn rotational(&self) -> bool {
         self.rotational
+    }
+
+    /// Returns whether the device has queues without interrupts, and can be asked for its answers.
+    pub(crate) const fn can_be_asked(&self) -> bool {
+        self.can_be_asked
     }
 
     /// Makes everything written durable. Blocks; for shutdown only.
@@ -316,7 +323,8 @@ fn open_path(
     };
     let rotational = queue_attribute(device, "rotational") == 1 && !is_virtual(device);
     let in_memory = !is_block && is_in_memory(&file);
-    Ok(Backend { file: Some(file), geometry, alignment, rotational, in_memory })
+    let can_be_asked = direct && queue_attribute(device, "io_poll") == 1;
+    Ok(Backend { file: Some(file), geometry, alignment, rotational, in_memory, can_be_asked })
 }
 
 /// Creates an image unless there is something already.

@@ -127,6 +127,9 @@ impl Pool {
                 "this pool imitates the timing of a modelled device"
             );
         }
+        if plan.settings.iopoll {
+            warn_of_interrupts(plan, &backends);
+        }
         let disks: Vec<_> = plan
             .disks
             .iter()
@@ -148,6 +151,7 @@ impl Pool {
             tells_streams_apart: plan.settings.streams.unwrap_or(true),
             polls: polls(&plan.settings),
             sqpoll_ms: plan.settings.sqpoll_ms,
+            iopoll: plan.settings.iopoll,
             priorities: IoPriorities::new(plan.settings.device_priority),
             trace: recorder,
             groups: plan.groups.clone(),
@@ -254,6 +258,22 @@ fn open_all(disks: &[DiskPlan]) -> Result<Vec<Backend>, PoolError> {
         }
     }
     if errors.is_empty() { Ok(backends) } else { Err(PoolError::Open(errors)) }
+}
+
+/// Tells the operator which disks `iopoll` does nothing for.
+fn warn_of_interrupts(plan: &PoolPlan, backends: &[Backend]) {
+    for (disk, backend) in plan.disks.iter().zip(backends) {
+        if !backend.can_be_asked() {
+            tracing::warn!(
+                pool = plan.name,
+                disk = disk.name,
+                image = disk.source_text,
+                "iopoll: this disk is served by interrupts: its device has no queues without them \
+                 (queue/io_poll in sysfs is not 1; nvme has some with poll_queues=N), or its file \
+                 system no direct I/O"
+            );
+        }
+    }
 }
 
 fn serve(

@@ -11,12 +11,17 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
+use std::time::{Duration, Instant};
 
 use evenkeel_sched::{Nanos, Tag};
 use io_uring::types::{Fixed, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 
 use crate::slots::Step;
+
+mod asked;
+
+use asked::Asked;
 
 /// Entries of the submission queue. A turn that has more to say submits in between.
 const ENTRIES: u32 = 512;
@@ -88,6 +93,8 @@ pub(crate) struct Ring {
     alarm: Option<Nanos>,
     /// How long until then; the kernel reads it when the entry is submitted.
     alarm_span: Box<Timespec>,
+    /// Transfers of devices that are asked for their answers.
+    asked: Option<Asked>,
 }
 
 impl std::fmt::Debug for Ring {
@@ -140,7 +147,21 @@ impl Ring {
             gathered: 0,
             alarm: None,
             alarm_span,
+            asked: None,
         })
+    }
+
+    /// Lets devices be asked for their answers to reads and writes of the registered files for
+    /// which `asked` has true. While such a transfer is on its way nobody sleeps.
+    ///
+    /// # Errors
+    ///
+    /// * What the system says.
+    pub(crate) fn ask_devices(&mut self, files: &[RawFd], asked: Box<[bool]>) -> io::Result<()> {
+        if asked.contains(&true) {
+            self.asked = Some(Asked::new(files, asked)?);
+        }
+        Ok(())
     }
 
     /// Watches an eventfd until [`unwatch`](Self::unwatch).
@@ -220,10 +241,13 @@ impl Ring {
         step: &Step<'_>,
     ) -> io::Result<()> {
         let entry = entry(Fixed(file), step).user_data(user_data(KIND_IO, 0, tag.0));
-        // SAFETY: the caller's promise.
-        unsafe { self.push(&entry)? };
         self.gathered += 1;
-        Ok(())
+        match self.asked.as_mut().filter(|asked| asked.takes(file, step)) {
+            // SAFETY: the caller's promise.
+            Some(asked) => unsafe { asked.push(&entry) },
+            // SAFETY: the caller's promise.
+            None => unsafe { self.push(&entry) },
+        }
     }
 
     /// Makes two transfers enough to be given to the device together. Being rung is what costs a
@@ -283,13 +307,42 @@ impl Ring {
         }
     }
 
-    /// Submits everything queued, and unless `wait` is `None` sleeps until something completes or
-    /// the given time has passed ([`Wait::Forever`] never passes). The one system call of a turn.
+    /// Submits everything queued, and unless `wait` is `None` waits until something completes or
+    /// the given time has passed ([`Wait::Forever`] never passes). The one system call of a turn,
+    /// unless devices are asked.
     ///
     /// # Errors
     ///
     /// * What the system says; interruptions and passed deadlines are no errors.
     pub(crate) fn enter(&mut self, wait: Wait) -> io::Result<()> {
+        if self.asked.as_ref().is_none_or(Asked::is_idle) {
+            return self.call(wait);
+        }
+        let until = match wait {
+            Wait::For(span) => Some(Instant::now() + Duration::from_nanos(span.0)),
+            Wait::No | Wait::Forever => None,
+        };
+        self.call(Wait::No)?;
+        loop {
+            self.ask()?;
+            let is_over = wait == Wait::No || until.is_some_and(|until| Instant::now() >= until);
+            if is_over || self.has_arrived() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Submits transfers of devices that are asked, and asks once.
+    fn ask(&mut self) -> io::Result<()> {
+        let Some(asked) = self.asked.as_mut().filter(|asked| !asked.is_idle()) else {
+            return Ok(());
+        };
+        self.system_calls += 1;
+        asked.ask()
+    }
+
+    /// As [`enter`](Self::enter), without the devices that are asked.
+    fn call(&mut self, wait: Wait) -> io::Result<()> {
         let wait = if self.early.is_empty() { wait } else { Wait::No };
         self.pad();
         if self.is_taken {
@@ -340,7 +393,14 @@ impl Ring {
 
     /// Returns whether something has completed, or will when the kernel is entered.
     pub(crate) fn has_news(&mut self) -> bool {
-        if !self.early.is_empty() || !self.uring.completion().is_empty() {
+        // What fails now fails again at the next entry, and is told there.
+        let _asked = self.ask();
+        self.has_arrived()
+    }
+
+    fn has_arrived(&mut self) -> bool {
+        let answered = self.asked.as_mut().is_some_and(Asked::has_answers);
+        if answered || !self.early.is_empty() || !self.uring.completion().is_empty() {
             return true;
         }
         let queue = self.uring.submission();
@@ -356,6 +416,9 @@ impl Ring {
     pub(crate) fn reap(&mut self, events: &mut Vec<Event>) {
         events.append(&mut self.early);
         self.take(events);
+        if let Some(asked) = &mut self.asked {
+            asked.take(events);
+        }
     }
 }
 
@@ -467,7 +530,7 @@ mod tests {
 
     #[test]
     fn a_thread_of_the_kernel_takes_what_is_queued_without_a_call_and_after_a_sleep() {
-        let pause = std::time::Duration::from_millis;
+        let pause = Duration::from_millis;
         for (idle_ms, naps, calls) in [(1000, 0, 10), (1, 10, 50)] {
             let mut ring = Ring::new(&[], Some(idle_ms)).unwrap();
             for tag in 0..50 {

@@ -64,6 +64,8 @@ pub(crate) struct Plan {
     /// How long a thread of the kernel waits for more to submit before it sleeps, in ms, if there is
     /// one.
     pub(crate) sqpoll_ms: Option<u32>,
+    /// Whether devices that can be are asked for their answers.
+    pub(crate) iopoll: bool,
     /// With which priorities commands enter the kernel.
     pub(crate) priorities: IoPriorities,
     pub(crate) trace: Option<Recorder>,
@@ -159,6 +161,10 @@ impl Worker {
     pub(crate) fn new(mut plan: Plan, inbox: Inbox) -> io::Result<Self> {
         let files: Vec<_> = plan.disks.iter().map(|disk| disk.backend.raw_fd()).collect();
         let mut ring = Ring::new(&files, plan.sqpoll_ms)?;
+        if plan.iopoll {
+            let asked = plan.disks.iter().map(|disk| disk.backend.can_be_asked()).collect();
+            ring.ask_devices(&files, asked)?;
+        }
         ring.watch(BELL, inbox.bell.as_raw_fd())?;
         let mut clock = Clock::new();
         let now = clock.now();

@@ -60,6 +60,9 @@ pub struct Pool {
     /// How long a thread of the kernel that takes its worker's requests waits for more before it
     /// sleeps, in ms (`IORING_SETUP_SQPOLL`). Default: there is none.
     pub sqpoll_ms: Option<u32>,
+    /// Whether its worker asks the device itself for answers to reads and writes
+    /// (`IORING_SETUP_IOPOLL`), where it has queues without interrupts.
+    pub iopoll: bool,
     /// The processors that its worker runs on. Default: any.
     pub cpus: Option<Cpus>,
     /// A modelled device whose timing the pool imitates, as in `hdd:rpm=5400`.

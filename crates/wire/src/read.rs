@@ -377,6 +377,7 @@ fn read_pool(mut from: Section<'_, '_>) -> Pool {
             .unwrap_or_default(),
         poll: read_poll(&mut from).unwrap_or_default(),
         sqpoll_ms: from.number("sqpoll_ms", 1..=SQPOLL_MS_MAX),
+        iopoll: from.flag("iopoll").unwrap_or_default(),
         cpus: from.parsed("cpus", |text| text.parse().ok(), CPUS_REMEDY),
         model: from.string("model"),
         rotational: read_rotational(&mut from),

@@ -47,6 +47,7 @@ fn every_field_is_read() {
     assert_eq!((pool.depth, pool.model.as_deref()), (Some(8), Some("hdd:rpm=5400")));
     assert_eq!((pool.block, pool.responses), (Block::Static(4), Responses::Subset(2)));
     assert_eq!((pool.poll, pool.sqpoll_ms), (Poll::AtMost(70), Some(20)));
+    assert!(pool.iopoll);
     assert_eq!(pool.cpus.as_ref().map(ToString::to_string).as_deref(), Some("0-1"));
     assert_eq!(pool.trace, Some(PathBuf::from("/var/log/evenkeel/main.trace")));
     assert_eq!((pool.rotational, pool.streams), (Rotational::Yes, Some(false)));

@@ -96,7 +96,7 @@ impl Bfq {
         }
         let most = Nanos(self.tunables.timeout_sync.0.saturating_mul(KEPT_TIMEOUTS));
         let at = &mut self.groups[group as usize];
-        at.raised_served = at.raised_served + now.since(self.slot.taken);
+        at.raised_served += now.since(self.slot.taken);
         let goes_on = (stays || at.raised > 1) && at.raised_served < most;
         let starts = || raise.start(now, self.wr_duration()).is_some() && self.is_privileged(id);
         if !goes_on || !self.rules.starts_go_on || !starts() {
