@@ -103,6 +103,11 @@ impl VmQueues {
         reading
     }
 
+    /// Says that until then an agent of the guest tells what starts there.
+    pub(crate) fn speak_until(&mut self, until: Nanos) {
+        self.streams.speak_until(until);
+    }
+
     /// Notes that such a read is over.
     pub(crate) fn read_is_done(&mut self, now: Nanos, seat: Seat, priority: Priority, pos: u64) {
         self.streams.on_done(now, seat, number_unmarked(priority), pos);

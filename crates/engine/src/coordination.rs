@@ -15,6 +15,8 @@ use crate::streams::StreamId;
 
 /// How long after its last marked request a guest is taken for one that marks.
 const MARKS_FOR: Nanos = Nanos::from_secs(2);
+/// How long after it has said that it marks an agent is believed to tell what starts.
+const SPEAKS_FOR: Nanos = Nanos::from_secs(60);
 
 /// The help of all VMs of a pool.
 #[derive(Debug, Default)]
@@ -96,6 +98,7 @@ impl Engine {
         if is_new && ask.marked {
             known.awaits_mark |= known.applied == Urgency::None;
             known.marked = Some(now + ask.lease);
+            self.groups.get_mut(vm).queues.speak_until(now + SPEAKS_FOR);
         }
         let report = known.help.report();
         self.apply_help(now, vm);

@@ -24,7 +24,8 @@
 //! somebody new if it begins where nobody has been for long, and all others have gone on since its
 //! first read, or wait: a process that waits for one read does not begin another. Those that have
 //! not are where it may have [come from](Reading::came_from): a program that starts reads in many
-//! files, and is in the middle of it. The crowd is never new.
+//! files, and is in the middle of it. The crowd is never new. Where an agent in the guest tells what
+//! starts, who goes on in the middle of a file is not new either: the guest may have held him up.
 //!
 //! Deliberately absent: strides, and streams that read backwards; writes, which a guest's page
 //! cache has mixed before we see them.
@@ -165,6 +166,8 @@ pub(crate) struct Streams {
     /// The last read.
     last: Option<Nanos>,
     places: Places,
+    /// Until then an agent in the guest tells what starts.
+    spoken_until: Nanos,
     /// Reads of each stream that are under way. A stream that takes the place of another inherits
     /// its reads.
     under_way: [u32; STREAMS],
@@ -298,6 +301,7 @@ impl Default for Streams {
             spread: FIRST_SPREAD * MEMORY,
             last: None,
             places: Places::default(),
+            spoken_until: Nanos::ZERO,
             under_way: [0; STREAMS],
         }
     }
@@ -353,13 +357,15 @@ impl Streams {
         }
         let somebody_reads = is_within(self.last.replace(now), now);
         if in_stream.is_some() {
-            let silent = somebody_reads && !is_within(Some(self.streams[place].last), now);
-            let was_held_up = self.waits(place) || is_within(Some(self.streams[place].done), now);
-            if silent && !was_held_up && !self.do_all_wait(place, priority, now) {
+            let track = &self.streams[place];
+            let silent = !is_within(Some(track.last), now);
+            let was_there = || self.waits(place) || is_within(Some(track.done), now);
+            let was_held_up = || (somebody_reads && was_there()) || self.goes_on(place, &read);
+            let returns = silent && was_held_up();
+            if silent && somebody_reads && !returns && !self.do_all_wait(place, priority, now) {
                 return self.doubt(&read, place);
             }
             let track = &mut self.streams[place];
-            let returns = silent && was_held_up;
             // Somebody else's may be near by chance, and its reader waits for this one no longer.
             let may_be_chance = track.is_in_order() && track.distance(sector) > 0;
             let seat = (!may_be_chance).then_some(Seat::of_stream(index(place)));
@@ -389,6 +395,18 @@ impl Streams {
             self.remember(&read, 0);
         }
         self.leave_to_rest(&read)
+    }
+
+    /// Says that until then an agent in the guest tells what starts.
+    pub(crate) fn speak_until(&mut self, until: Nanos) {
+        self.spoken_until = until;
+    }
+
+    /// Returns whether a read goes on in the middle of a file where an agent tells what starts: the
+    /// guest itself may have held its reader up for long.
+    fn goes_on(&self, place: usize, read: &Read) -> bool {
+        let track = &self.streams[place];
+        read.now < self.spoken_until && track.is_in_order() && track.distance(read.sector) == 0
     }
 
     /// Puts a read to those in no stream: to the crowd where somebody has been reading for long.
@@ -490,9 +508,12 @@ impl Streams {
             let last = track.last.max(track.done);
             // Who waits has not gone, however long it takes.
             let is_there = track.is_used() && (waiting > 0 || now.since(last) <= ABANDONED);
-            ((is_there, is_there && track.is_proved(), last), place, track)
+            // One who reads in order may be held up in the guest, and go on.
+            let may_go_on = track.is_used() && track.is_in_order();
+            let key = (is_there, is_there && track.is_proved(), may_go_on, track.is_used(), last);
+            (key, place, track)
         });
-        let ((_, is_kept, _), place, track) =
+        let ((_, is_kept, ..), place, track) =
             keys.min_by_key(|&(key, ..)| key).expect("there are places");
         if is_kept {
             return None;

@@ -86,3 +86,36 @@ fn a_piece_of_a_film_is_read_in_one_go() {
     // A read in order takes 13 ms here; two are on their way, and one of somebody else's.
     assert!(player.requests > 4 * 240 && player.worst < Nanos::from_millis(80));
 }
+
+/// A reader of a file that a scheduler in its guest lets read now and then looks like a player; it would
+/// take turns with the program for which it is kept waiting.
+#[test]
+fn who_is_held_up_beside_a_program_that_starts_plays_no_film() {
+    let mut world = World::new(true, DISK, 1);
+    let groups = [100, 100].map(|weight| world.group(GroupId::ROOT, weight));
+    for i in 0..4 {
+        let queue = world.queue(groups[i % 2]);
+        world.clients.push(Client::new(queue, 4, 8, true));
+    }
+    let [queue, program] = [(); 2].map(|()| world.queue(groups[0]));
+    world.clients.push(Client::new(queue, 1, 256, false));
+    world.run_for(Nanos::from_secs(60));
+    let reader = &mut world.clients[4];
+    (reader.from, reader.until) = (world.now, world.now + Nanos::from_millis(1));
+    reader.period = Nanos::from_millis(300);
+    let mut program = Client::new(program, 1, 32, true);
+    program.think = Nanos::from_millis(3);
+    world.clients.push(program);
+    let latency = |world: &mut World| {
+        world.forget();
+        world.run_for(Nanos::from_secs(6));
+        let reader = &world.clients[4];
+        Nanos(reader.total_latency / reader.requests)
+    };
+    let beside = latency(&mut world);
+    world.clients[5].left = 0;
+    world.run_for(Nanos::from_secs(3));
+    let after = latency(&mut world);
+    println!("{} ms, {} ms", beside.as_millis(), after.as_millis());
+    assert!(after < Nanos::from_millis(60) && beside > Nanos(3 * after.0), "{beside:?}, {after:?}");
+}

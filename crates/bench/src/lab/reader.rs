@@ -14,6 +14,9 @@ const SETTLE: Duration = Duration::from_secs(3);
 const LONGEST_RAISE: Duration = Duration::from_secs(26);
 /// Between two looks at who is raised.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// So many looks in a row must find nobody: who is raised waits or pauses now and then, and is not
+/// seen by a single one.
+const CALM_LOOKS: u32 = 4;
 
 /// Waits for the end of a `guest read-…` or `guest write-…`, at most for `patience`; returns what
 /// it got in megabytes (10^6 bytes) per second.
@@ -49,10 +52,9 @@ fn mb_s(text: &str) -> Option<f64> {
 pub(crate) fn settle(raises: bool, status: impl Fn() -> Result<Value>) -> Result<()> {
     thread::sleep(SETTLE);
     let end = Instant::now() + LONGEST_RAISE;
-    while raises && Instant::now() < end {
-        if !is_any_raised(&status()?)? {
-            break;
-        }
+    let mut calm = 0;
+    while raises && calm < CALM_LOOKS && Instant::now() < end {
+        calm = if is_any_raised(&status()?)? { 0 } else { calm + 1 };
         thread::sleep(LOOK_AGAIN);
     }
     Ok(())

@@ -432,12 +432,12 @@ fn a_place_is_forgotten_when_nobody_has_read_there_for_a_while() {
 #[test]
 fn where_a_stream_ended_long_ago_somebody_new_begins_one() {
     let mut streams = Streams::default();
+    let again = |index| 5000 * MIB + (20 + index) * 256;
     for index in 0..20 {
         look(&mut streams, at_ms(index), 5000 * MIB + index * 256, 256);
     }
     two_readers(&mut streams);
     // Who it is shows when the others have read as well.
-    let again = |index| 5000 * MIB + (20 + index) * 256;
     let first = look(&mut streams, at_ms(41_010), again(0), 256);
     assert_eq!((first.stream, first.returns), (StreamId(None), false));
     look(&mut streams, at_ms(41_020), 2000 * 256, 256);
@@ -456,6 +456,37 @@ fn where_a_stream_ended_long_ago_somebody_new_begins_one() {
         (0..4).map(|index| look(&mut streams, at_ms(41_010 + index), again(index), 256)).collect();
     let begun = reads.iter().find(|read| read.stream.0.is_some());
     assert!(begun.is_some_and(|read| read.returns));
+}
+
+#[test]
+fn a_file_read_in_order_goes_on_after_a_long_silence_where_an_agent_tells_what_starts() {
+    for is_spoken_for in [false, true] {
+        let mut streams = Streams::default();
+        for index in 0..20 {
+            look(&mut streams, at_ms(index), 5000 * MIB + index * 256, 256);
+        }
+        two_readers(&mut streams);
+        streams.speak_until(at_ms(if is_spoken_for { 42_000 } else { 41_000 }));
+        let read = look(&mut streams, at_ms(41_010), 5000 * MIB + 20 * 256, 256);
+        assert_eq!((is_in_stream(read), read.returns), (is_spoken_for, is_spoken_for));
+        assert_eq!(read.came_from, StreamSet::default());
+    }
+}
+
+#[test]
+fn a_place_is_taken_of_who_is_not_in_the_middle_of_a_file() {
+    let mut streams = Streams::default();
+    let places = u64::try_from(STREAMS).unwrap();
+    // The first to fall silent is in the middle of a file; the others read small ones.
+    for file in 0..places {
+        let stride = if file == 0 { 256 } else { 280 };
+        let reads: Vec<u64> = (0..8).map(|index| file * 100 * MIB + index * stride).collect();
+        read(&mut streams, file * 8, &reads);
+    }
+    let more: Vec<u64> = (0..8).map(|index| 9000 * MIB + index * 256).collect();
+    assert_eq!(read(&mut streams, 1500, &more)[7], Some(1));
+    let again = look(&mut streams, at_ms(1510), 8 * 256, 256);
+    assert_eq!(again.stream, StreamId(Some(0)));
 }
 
 #[test]

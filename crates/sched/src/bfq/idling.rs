@@ -10,6 +10,8 @@ const IMMEDIATE: Nanos = Nanos::from_millis(2);
 /// somebody else would take, with the ways there and back. To wait for as long as the alternative
 /// costs is at most twice as bad as knowing when it comes.
 pub(super) const RAISED_IDLE: Nanos = Nanos::from_millis(30);
+/// The same where somebody outside says that it starts: he does not guess.
+const URGED_IDLE: Nanos = Nanos::from_millis(60);
 /// Longest wait for any raised queue in Linux, and for one that keeps a pace.
 const LINUX_RAISED_IDLE: Nanos = Nanos::from_millis(20);
 /// Longest mean think time for which a device that queues and does not rotate is kept: a guest
@@ -122,7 +124,11 @@ impl Bfq {
         if queue.raise.is_on() {
             let starts = queue.raise.starts(now, self.wr_duration()) && self.is_privileged(id);
             let is_kept = self.rules.raised_are_left_alone && starts;
-            slice.max(if is_kept { RAISED_IDLE } else { LINUX_RAISED_IDLE })
+            slice.max(match (is_kept, queue.raise.is_urged()) {
+                (true, true) => URGED_IDLE,
+                (true, false) => RAISED_IDLE,
+                _ => LINUX_RAISED_IDLE,
+            })
         } else if queue.seek.is_seeky() && !self.is_asymmetric(id) {
             slice.min(IMMEDIATE)
         } else {

@@ -161,7 +161,7 @@ impl Bfq {
         if self.queues[id as usize].raise.is_on() {
             self.renew_loans(now, id);
             self.lift(id);
-            self.note_pause(id);
+            self.note_pause(now, id);
             if self.rules.raised_keep_device && self.is_privileged(id) {
                 // It need not sit out a slot of those beside it for the lead that it has over them.
                 self.engine.lift(self.queues[id as usize].node);

@@ -110,6 +110,8 @@
 //!     another one of its group begins now.
 //! 40. Who starts pays nothing now for what it reads out of turn beside another queue of its group
 //!     that starts, and what a queue had before it turned idle is not held against a start in it.
+//! 41. Who goes on in order beside something that starts in its group was held up, and does not play.
+//! 42. What is raised goes before everybody whose turn virtual time has passed.
 //!
 //! Deliberately absent, with room left: raising of write-back; devices with several actuators.
 //!
@@ -434,6 +436,7 @@ impl Bfq {
             idle_since: None,
             think: ThinkTime::default(),
             seek: SeekHistory::default(),
+            played: None,
             bound: IoBound::new(now),
             raise: Raise::default(),
             batches: Batches::default(),

@@ -56,6 +56,8 @@ pub(super) struct Queue {
     pub(super) idle_since: Option<Nanos>,
     pub(super) think: ThinkTime,
     pub(super) seek: SeekHistory,
+    /// When it was raised last as a soft real-time one.
+    pub(super) played: Option<Nanos>,
     pub(super) bound: IoBound,
     pub(super) raise: Raise,
     pub(super) batches: Batches,
@@ -100,6 +102,8 @@ pub(super) struct Group {
     pub(super) raised: u32,
     /// For how long they have had the device since the first of them turned busy.
     pub(super) raised_served: Nanos,
+    /// When one of them turned busy last in which something starts.
+    pub(super) started: Option<Nanos>,
     /// How many of those are soft real-time.
     pub(super) soft_rt: u32,
     /// How many of those somebody outside urges.
@@ -125,6 +129,7 @@ impl Group {
             pending: 0,
             raised: 0,
             raised_served: Nanos::ZERO,
+            started: None,
             soft_rt: 0,
             urged: 0,
             is_spoken_for: false,

@@ -153,10 +153,12 @@ impl Bfq {
             raise.interactive_since = if is_back { Some(now) } else { since };
             return begins;
         }
+        let comes_back = queue.is_back_after(now, BURST_EXIT, began);
+        let is_regular = is_late && !queue.seek.is_totally_seeky();
         let is_spoken_for = self.groups[queue.group as usize].is_spoken_for;
-        let is_isochronous = is_late && !queue.seek.is_totally_seeky() && !is_spoken_for;
+        let is_isochronous = is_regular && !is_spoken_for && !self.is_held_up(now, id);
         if is_back {
-            if queue.is_back_after(now, BURST_EXIT, began) {
+            if comes_back {
                 self.leave_burst(id);
             }
             self.note_start(now, id);
@@ -168,6 +170,7 @@ impl Bfq {
         if is_back {
             self.raise(now, id, WrKind::Interactive)
         } else if is_isochronous {
+            self.queues[id as usize].played = Some(now);
             self.raise(now, id, WrKind::SoftRt)
         } else {
             false

@@ -52,6 +52,9 @@ impl ThinkTime {
     }
 }
 
+/// So many requests without a seek are a file that is read in order.
+const IN_ORDER: u32 = 8;
+
 /// Which of the last 32 requests were seeks, the newest in the lowest bit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SeekHistory {
@@ -80,6 +83,11 @@ impl SeekHistory {
 
     pub(super) fn is_seeky(&self) -> bool {
         self.bits.count_ones() > 19
+    }
+
+    /// Returns whether none of the last eight requests was a seek.
+    pub(super) fn is_in_order(&self) -> bool {
+        self.bits.trailing_zeros() >= IN_ORDER
     }
 
     /// Returns whether all of the last 32 requests were seeks.

@@ -79,11 +79,29 @@ impl Bfq {
     }
 
     /// Takes note that a raised queue turns busy, perhaps the first of its group.
-    pub(super) fn note_pause(&mut self, id: u32) {
-        let group = &mut self.groups[self.queues[id as usize].group as usize];
+    pub(super) fn note_pause(&mut self, now: Nanos, id: u32) {
+        let lasts = self.wr_duration();
+        let Queue { group, raise, .. } = self.queues[id as usize];
+        let group = &mut self.groups[group as usize];
         if group.raised == 0 {
             group.raised_served = Nanos::ZERO;
         }
+        if raise.start(now, lasts).is_some() {
+            group.started = Some(now);
+        }
+    }
+
+    /// Returns whether a queue that turns busy has probably been kept waiting, by others or by a
+    /// scheduler in the guest: it goes on in order, in a group in which something starts. By its rate
+    /// it would count as a player. Who has played until now still does.
+    pub(super) fn is_held_up(&self, now: Nanos, id: u32) -> bool {
+        let queue = &self.queues[id as usize];
+        let pause = self.tunables.wr_min_idle_time;
+        let lately = |at: Option<Nanos>| at.is_some_and(|at| now <= at + pause);
+        self.rules.starts_go_on
+            && queue.seek.is_in_order()
+            && lately(self.groups[queue.group as usize].started)
+            && !lately(queue.played)
     }
 
     /// Lets what starts in one or several queues of a group go on as a slot of one of them ends:
@@ -160,6 +178,7 @@ impl Bfq {
             && self.rules.starts_go_on
             && queue.is_raisable()
             && queue.raise.is_over(now)
+            && !self.is_held_up(now, id)
         {
             self.adopt_raise(now, id, raise);
         }

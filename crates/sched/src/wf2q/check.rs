@@ -81,6 +81,8 @@ impl ServiceTree {
         let wsum: u64 = counted.map(|entity| u64::from(entity.weight)).sum();
         assert_eq!(self.wsum, wsum, "E1: the sum of the weights that count");
         let count = |place| members.iter().filter(|entity| entity.place == place).count();
+        let waits = |entity: &&&Entity| entity.place == Place::Active && entity.coeff > 1;
+        assert_eq!(self.raised as usize, members.iter().filter(waits).count(), "raised ones");
         assert_eq!(self.active.check(arena) as usize, count(Place::Active), "E3, E7");
         assert_eq!(self.idle.check(arena) as usize, count(Place::Idle), "E3, E7");
         assert_eq!(self.idle.first(arena), some(self.first_idle), "the first is known");

@@ -42,7 +42,8 @@ pub(super) struct Entity {
     pub(super) depth: u8,
     /// Whether it starts at virtual time when it is next queued, whatever its lead or lag.
     pub(super) is_forgiven: bool,
-    /// The same, if it is raised then, for as long as it is.
+    /// The same, if it is raised then, for as long as it is; it also goes before its siblings then,
+    /// until it is served.
     pub(super) is_lifted: bool,
     /// What the slot may bring, in sectors.
     pub(super) budget: u64,
@@ -53,6 +54,8 @@ pub(super) struct Entity {
     pub(super) hold: u64,
     /// By how much it would start later, or earlier, if it were not lifted.
     pub(super) warp: u64,
+    /// By how much its stamps are earlier while it waits so that it goes before its siblings.
+    pub(super) jump: u64,
     /// Index of the scheduler of its children, [`NIL`] for a leaf.
     pub(super) sched: u32,
     /// Weight asked for, without raise.
@@ -85,6 +88,7 @@ impl Entity {
             total: 0,
             hold: 0,
             warp: 0,
+            jump: 0,
             sched,
             base: weight,
             coeff: 1,
@@ -102,14 +106,14 @@ impl Entity {
         self.hold = 0;
     }
 
-    /// Starts at `vtime`, and remembers where it would have.
-    pub(super) fn warp_to(&mut self, vtime: Vtime) {
-        self.warp = self.warp.wrapping_add(self.start.0.wrapping_sub(vtime.0));
-        self.start = vtime;
+    /// Starts at this point, and remembers where it would have.
+    fn warp_to(&mut self, point: Vtime) {
+        self.warp = self.warp.wrapping_add(self.start.0.wrapping_sub(point.0));
+        self.start = point;
     }
 
     /// Starts where it would have if it had never been warped.
-    pub(super) fn unwarp(&mut self) {
+    fn unwarp(&mut self) {
         self.start = self.start.plus(core::mem::take(&mut self.warp));
     }
 
@@ -119,9 +123,24 @@ impl Entity {
         self.service = 0;
     }
 
+    /// Goes before its siblings no longer.
+    pub(super) fn step_back(&mut self) {
+        let jump = core::mem::take(&mut self.jump);
+        (self.start, self.finish) = (self.start.plus(jump), self.finish.plus(jump));
+    }
+
     /// Puts start and finish where an entity whose weight is settled belongs that waits from
-    /// `vtime` on for a slot of `budget` sectors; it was away if it has `missed` something.
-    pub(super) fn stamp(&mut self, vtime: Vtime, budget: u64, missed: Option<u64>) {
+    /// `vtime` on for a slot of `budget` sectors; it was away if it has `missed` something. The least
+    /// finish of its siblings that wait is that of the `first`; one that goes before them needs it.
+    pub(super) fn stamp(
+        &mut self,
+        vtime: Vtime,
+        budget: u64,
+        missed: Option<u64>,
+        first: Option<Vtime>,
+    ) {
+        let goes_before = self.goes_before();
+        self.step_back();
         self.budget = budget;
         if core::mem::take(&mut self.is_forgiven) {
             (self.start, self.warp) = (vtime, 0);
@@ -141,13 +160,23 @@ impl Entity {
             }
         }
         self.finish = self.after(budget);
+        if let Some(first) = first.filter(|first| goes_before && !first.is_after(self.finish)) {
+            self.jump = self.finish.since(first) + 1;
+            self.start = self.start.before(self.jump);
+            self.finish = self.finish.before(self.jump);
+        }
+    }
+
+    /// Returns whether it goes before its siblings when it is next queued.
+    pub(super) fn goes_before(&self) -> bool {
+        (self.is_lifted || self.jump > 0) && self.new_coeff > 1
     }
 
     /// Ends a slot at `vtime` and waits for one of `budget` sectors, but for what its tree counts.
-    pub(super) fn continue_with(&mut self, vtime: Vtime, budget: u64) {
+    pub(super) fn continue_with(&mut self, vtime: Vtime, budget: u64, first: Option<Vtime>) {
         self.end_slot();
         (self.weight, self.coeff) = (self.wanted(), self.new_coeff);
-        self.stamp(vtime, budget, None);
+        self.stamp(vtime, budget, None, first);
     }
 
     pub(super) fn is_leaf(&self) -> bool {
@@ -242,6 +271,8 @@ pub(super) struct ServiceTree {
     pub(super) vtime: Vtime,
     /// Sum of the weights of all entities that are not away.
     pub(super) wsum: u64,
+    /// How many of those that wait are raised.
+    pub(super) raised: u32,
 }
 
 impl ServiceTree {
@@ -257,6 +288,24 @@ impl ServiceTree {
         if self.first_idle == node {
             self.first_idle = self.idle.first(arena).unwrap_or(NIL);
         }
+    }
+
+    /// Lets an entity that is stamped wait for service.
+    pub(super) fn enter_active(&mut self, arena: &mut Arena, node: Node) {
+        self.raised += u32::from(arena.at(node).coeff > 1);
+        self.active.insert(arena, node);
+    }
+
+    pub(super) fn leave_active(&mut self, arena: &mut Arena, node: Node) {
+        self.raised -= u32::from(arena.at(node).coeff > 1);
+        self.active.remove(arena, node);
+    }
+
+    /// Returns the least finish of those that wait, if an entity may go before them all: nobody goes
+    /// before others that are raised.
+    pub(super) fn least_finish(&self, arena: &Arena) -> Option<Vtime> {
+        let first = self.active.first(arena).filter(|_| self.raised == 0);
+        first.map(|node| arena.at(node).finish)
     }
 
     /// Lets go of the idle entity that finished first, if virtual time has caught up with it.
@@ -289,6 +338,7 @@ impl Sched {
         first_idle: NIL,
         vtime: Vtime(0),
         wsum: 0,
+        raised: 0,
     };
     pub(super) const NEW: Self =
         Self { trees: [Self::EMPTY; 3], in_service: NIL, idle_due: Nanos::ZERO };

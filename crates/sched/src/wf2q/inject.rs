@@ -71,6 +71,7 @@ impl Wf2q {
     fn advance(&mut self, node: Node, cost: u64) {
         self.leave_active(node);
         let entity = self.arena.at_mut(node);
+        entity.step_back();
         entity.start = entity.after(cost);
         let budget = if entity.is_leaf() {
             entity.budget

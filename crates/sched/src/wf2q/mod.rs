@@ -25,7 +25,8 @@
 //!   the lead: at a raised weight it would be worth as many times more.
 //! * An entity can be relieved of both for as long as it is raised ([`Wf2q::lift`]): a group that was
 //!   served a moment ago need not sit out its turn when an application starts in it. Nothing is
-//!   given away: afterwards it waits for as long as it would have. That is the warp of K. J. Duda and
+//!   given away: afterwards it waits for as long as it would have. It also goes before those whose
+//!   finish virtual time has passed while somebody had a large slot. That is the warp of K. J. Duda and
 //!   D. R. Cheriton, "Borrowed-Virtual-Time (BVT) Scheduling", SOSP 1999.
 //!
 //! Source: P. Valente and F. Checconi, "High Throughput Disk Scheduling with Fair Bandwidth
@@ -172,9 +173,9 @@ impl Wf2q {
         self.arena.at_mut(node).is_forgiven = true;
     }
 
-    /// Lets the entity start at virtual time when it is next queued, if it is raised then. Its lead, or
-    /// its lag, returns when it is raised no longer: what it received at its own weight neither
-    /// delays what is urgent, nor is worth more by that.
+    /// Lets the entity start at virtual time when it is next queued, if it is raised then, and go before
+    /// its siblings until it is served. Its lead, or its lag, returns when it is raised no longer: what
+    /// it received at its own weight neither delays what is urgent, nor is worth more by that.
     pub(crate) fn lift(&mut self, node: Node) {
         self.arena.at_mut(node).is_lifted = true;
     }
@@ -273,11 +274,12 @@ impl Wf2q {
             }
             let tree = &mut sched.trees[class as usize];
             tree.arrive(vtime, self.policy);
-            tree.active.remove(&mut self.arena, node);
+            tree.leave_active(&mut self.arena, node);
             tree.forget(&mut self.arena, self.policy);
             sched.in_service = node;
             let entity = self.arena.at_mut(node);
             entity.place = Place::InService;
+            entity.step_back();
             if entity.is_leaf() {
                 if self.policy == Policy::Kernel {
                     self.cache_budgets(node);
@@ -353,8 +355,9 @@ impl Wf2q {
             let mut group = self.arena.at(node).clone();
             let sched = &self.scheds[group.competes_in as usize];
             if let Some((vtime, rival)) = sched.next(&self.arena, self.policy) {
-                let now = sched.trees[group.class as usize].vtime;
-                group.continue_with(now, budget);
+                let tree = &sched.trees[group.class as usize];
+                let now = tree.vtime;
+                group.continue_with(now, budget, tree.least_finish(&self.arena));
                 let rival = self.arena.at(rival);
                 // Where nobody is eligible yet, the first to be so is next.
                 let is_first = vtime.is_after(now) && vtime.is_after(group.start);
@@ -483,18 +486,20 @@ impl Wf2q {
     /// back no more than its budget, or the given number of sectors if that is more.
     fn queue(&mut self, node: Node, budget: u64, missed: Option<u64>) {
         self.settle_weight(node);
-        let vtime = self.tree_of(node).vtime;
-        let entity = self.arena.at_mut(node);
-        entity.stamp(vtime, budget, missed);
-        entity.place = Place::Active;
+        let entity = self.arena.at(node);
         let (sched, class) = (entity.competes_in, entity.class);
-        let sched = &mut self.scheds[sched as usize];
-        sched.trees[class as usize].active.insert(&mut self.arena, node);
+        let tree = &mut self.scheds[sched as usize].trees[class as usize];
+        let first = if entity.goes_before() { tree.least_finish(&self.arena) } else { None };
+        let entity = self.arena.at_mut(node);
+        entity.stamp(tree.vtime, budget, missed, first);
+        entity.place = Place::Active;
+        tree.enter_active(&mut self.arena, node);
     }
 
     /// Takes an entity that is in no tree out of the competition, stamped with what it received.
     fn retire(&mut self, node: Node, memory: u64) {
         let entity = self.arena.at_mut(node);
+        entity.step_back();
         entity.hold = delta(memory, u64::from(entity.weight));
         let warp = core::mem::take(&mut entity.warp);
         entity.finish = entity.after(entity.service).plus(warp).plus(entity.hold);
@@ -530,7 +535,7 @@ impl Wf2q {
         debug_assert!(entity.place == Place::Active, "it waits");
         let (sched, class) = (entity.competes_in, entity.class);
         let sched = &mut self.scheds[sched as usize];
-        sched.trees[class as usize].active.remove(&mut self.arena, node);
+        sched.trees[class as usize].leave_active(&mut self.arena, node);
     }
 
     fn leave_idle(&mut self, node: Node) {

@@ -27,6 +27,8 @@ pub(super) struct Member {
     pub(super) is_lifted: bool,
     /// By how much it would start later, or earlier, if it were not lifted.
     pub(super) warp: u64,
+    /// By how much it was put before its siblings, until it is served.
+    pub(super) jump: u64,
     /// Put on top of `finish` while idle.
     pub(super) hold: u64,
     /// When it entered its list: ties go to the earlier.
@@ -75,6 +77,7 @@ impl Model {
             is_forgiven: false,
             is_lifted: false,
             warp: 0,
+            jump: 0,
             hold: 0,
             order: 0,
             vtime: [0; 3],
@@ -139,21 +142,29 @@ impl Model {
 
     fn queue(&mut self, node: usize, budget: u64, missed: Option<u64>) {
         let vtime = self.vtime(node);
+        let Member { parent, class, .. } = self.members[node];
+        let waiting = self.siblings(parent, class, Place::Active).filter(|&other| other != node);
+        let waiting: Vec<usize> = waiting.collect();
+        let nobody_is_raised = waiting.iter().all(|&other| self.members[other].coeff == 1);
+        let first = self.first(waiting.into_iter()).map(|first| self.members[first].finish);
+        let first = first.filter(|_| nobody_is_raised);
         let member = &mut self.members[node];
         let weight = member.base * member.new_coeff;
+        member.weight = weight;
+        member.coeff = member.new_coeff;
+        let is_lifted = core::mem::take(&mut member.is_lifted);
+        let goes_before = (is_lifted || member.jump > 0) && member.coeff > 1;
+        member.start = member.start.wrapping_add(core::mem::take(&mut member.jump));
         if core::mem::take(&mut member.is_forgiven) {
             (member.start, member.warp) = (vtime, 0);
         }
-        member.weight = weight;
-        member.coeff = member.new_coeff;
         if member.coeff == 1 {
             member.start = member.start.wrapping_add(member.warp);
             member.warp = 0;
-        } else if member.is_lifted {
+        } else if is_lifted {
             member.warp = member.warp.wrapping_add(member.start).wrapping_sub(vtime);
             member.start = vtime;
         }
-        member.is_lifted = false;
         member.budget = budget;
         if let Some(memory) = missed {
             let reach = member.start.wrapping_add((budget.max(memory) << SHIFT) / weight);
@@ -163,6 +174,11 @@ impl Model {
             }
         }
         member.finish = member.start.wrapping_add((budget << SHIFT) / weight);
+        if let Some(first) = first.filter(|&first| goes_before && !after(first, member.finish)) {
+            member.jump = member.finish.wrapping_sub(first) + 1;
+            member.start = member.start.wrapping_sub(member.jump);
+            member.finish = member.finish.wrapping_sub(member.jump);
+        }
         member.place = Place::Active;
         self.orders += 1;
         member.order = self.orders;
@@ -188,6 +204,7 @@ impl Model {
         let vtime = self.vtime(node);
         self.orders += 1;
         let member = &mut self.members[node];
+        member.start = member.start.wrapping_add(core::mem::take(&mut member.jump));
         member.hold = (memory << SHIFT) / member.weight;
         let finish = member.start.wrapping_add((member.service << SHIFT) / member.weight);
         member.finish = finish.wrapping_add(member.hold).wrapping_add(member.warp);
@@ -268,6 +285,10 @@ impl Model {
             }
             self.members[group].vtime[class as usize] = vtime;
             self.members[node].place = Place::InService;
+            let member = &mut self.members[node];
+            let jump = core::mem::take(&mut member.jump);
+            (member.start, member.finish) =
+                (member.start.wrapping_add(jump), member.finish.wrapping_add(jump));
             self.forget(group, class);
             if !self.members[node].is_group {
                 return Some(node);

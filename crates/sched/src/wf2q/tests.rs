@@ -422,6 +422,41 @@ fn a_raise_gives_a_group_its_turn_without_waiting_for_its_lead() {
     assert_eq!(engine.select(NOW), Some(greedy[0]));
 }
 
+#[test]
+fn a_raise_goes_before_those_whom_virtual_time_has_passed() {
+    let mut engine = Wf2q::new(GUARANTEE, Policy::Exact);
+    let groups = [(); 6].map(|()| engine.add_group(ROOT, weight(100)));
+    let leaves = groups.map(|group| engine.add_leaf(group, Class::BestEffort, weight(40)));
+    let [large, small @ ..] = &leaves[..5] else { unreachable!() };
+    engine.activate(NOW, *large, 1024, Return::Anew);
+    assert_eq!(engine.select(NOW), Some(*large));
+    for leaf in small {
+        engine.activate(NOW, *leaf, 512, Return::Anew);
+    }
+    // A charge for time: now virtual time is beyond what all others have waited for.
+    engine.extend_budget(*large, 16_384);
+    engine.serve(*large, 16_384, 8);
+    engine.expire(*large, After::Waits(16_384));
+    engine.set_coeff(leaves[5], 30);
+    engine.set_coeff(groups[5], 30);
+    engine.lift(groups[5]);
+    engine.activate(NOW, leaves[5], 1024, Return::Anew);
+    engine.check();
+    assert_eq!(engine.select(NOW), Some(leaves[5]));
+    engine.serve(leaves[5], 1024, 1024);
+    engine.set_coeff(leaves[5], 1);
+    engine.set_coeff(groups[5], 1);
+    engine.expire(leaves[5], After::Waits(1024));
+    engine.check();
+    // What it got counts: all the others come before it gets as much again.
+    for _ in 0..4 {
+        let next = engine.select(NOW).unwrap();
+        assert!(small.contains(&next));
+        engine.serve(next, 512, 512);
+        engine.expire(next, After::Waits(512));
+    }
+}
+
 /// Returns the weight and coefficient of a group, the weights of its leaves and a budget.
 fn draw_shares(random: &mut Random) -> (u64, u16, [u64; 2], u64) {
     let coeff = if random.below(3) == 0 { 30 } else { 1 };

@@ -53,6 +53,12 @@ impl Vtime {
         self.0.wrapping_sub(earlier.0)
     }
 
+    /// Returns this point moved back by `way`.
+    #[inline]
+    pub(crate) const fn before(self, way: u64) -> Self {
+        Self(self.0.wrapping_sub(way))
+    }
+
     /// Returns this point moved forward by `way`.
     #[inline]
     pub(crate) const fn plus(self, way: u64) -> Self {

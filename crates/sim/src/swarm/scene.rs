@@ -84,8 +84,8 @@ pub(super) fn idle(config: &ElevatorConfig) -> Nanos {
         }
         Kind::Anticipatory => config.anticipatory.antic_expire,
         Kind::Cfq => config.cfq.slice_idle.max(config.cfq.group_idle),
-        // A raised queue is waited for at least so long, whatever `slice_idle` says.
-        Kind::Bfq => config.bfq.slice_idle.max(Nanos::from_millis(20)),
+        // A raised queue is waited for at least twice as long, whatever `slice_idle` says.
+        Kind::Bfq => config.bfq.slice_idle.max(Nanos::from_millis(30)),
     };
     longest + longest
 }
