@@ -111,6 +111,7 @@ impl Engine {
         let served = self.served(now, vm);
         if let Some(known) = self.helps.get_mut(vm) {
             known.help.reset(now, served);
+            self.groups.get_mut(vm).queues.speak_until(now);
             self.apply_help(now, vm);
         }
     }

@@ -62,16 +62,22 @@ fn where_somebody_says_who_plays_nobody_else_is_taken_for_a_player() {
     assert!(said < Nanos(2 * guessed.0), "{said:?} and {guessed:?}");
 }
 
-/// A film in pieces of several reads each, in a group with greedy readers: what one small budget does
-/// not hold of a piece does not wait for a slot of those.
-#[test]
-fn a_piece_of_a_film_is_read_in_one_go() {
+/// Returns two groups, each with two greedy readers at random places.
+fn random_readers() -> (World, [GroupId; 2]) {
     let mut world = World::new(true, DISK, 1);
     let groups = [100, 100].map(|weight| world.group(GroupId::ROOT, weight));
     for i in 0..4 {
         let queue = world.queue(groups[i % 2]);
         world.clients.push(Client::new(queue, 4, 8, true));
     }
+    (world, groups)
+}
+
+/// A film in pieces of several reads each, in a group with greedy readers: what one small budget does
+/// not hold of a piece does not wait for a slot of those.
+#[test]
+fn a_piece_of_a_film_is_read_in_one_go() {
+    let (mut world, groups) = random_readers();
     let queue = world.queue(groups[0]);
     let mut player = Client::new(queue, 2, 256, false);
     (player.from, player.until) = (world.now, world.now + Nanos::from_millis(70));
@@ -91,12 +97,7 @@ fn a_piece_of_a_film_is_read_in_one_go() {
 /// take turns with the program for which it is kept waiting.
 #[test]
 fn who_is_held_up_beside_a_program_that_starts_plays_no_film() {
-    let mut world = World::new(true, DISK, 1);
-    let groups = [100, 100].map(|weight| world.group(GroupId::ROOT, weight));
-    for i in 0..4 {
-        let queue = world.queue(groups[i % 2]);
-        world.clients.push(Client::new(queue, 4, 8, true));
-    }
+    let (mut world, groups) = random_readers();
     let [queue, program] = [(); 2].map(|()| world.queue(groups[0]));
     world.clients.push(Client::new(queue, 1, 256, false));
     world.run_for(Nanos::from_secs(60));

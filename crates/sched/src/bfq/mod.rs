@@ -87,7 +87,7 @@
 //!     queue that is always waited for would be made of its pauses alone.
 //! 27. A wait longer than `slice_idle` for a queue that was never measured lets one request in.
 //! 28. Unless the device is flash that queues, nothing but requests of raised queues is injected
-//!     while a raised queue is waited for that thinks for up to half the longest wait.
+//!     while a raised queue is waited for that thinks for up to 15 ms.
 //! 29. A raise is a loan: a group that got too far ahead of its share by raises is not lifted any
 //!     more, and gives back what it got; see `loan`. A raised queue below it pays for time.
 //! 30. A slot lasts many timeouts only for a queue that is raised alone: raised queues take turns.

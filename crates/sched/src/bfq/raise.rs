@@ -153,12 +153,11 @@ impl Bfq {
             raise.interactive_since = if is_back { Some(now) } else { since };
             return begins;
         }
-        let comes_back = queue.is_back_after(now, BURST_EXIT, began);
         let is_regular = is_late && !queue.seek.is_totally_seeky();
         let is_spoken_for = self.groups[queue.group as usize].is_spoken_for;
         let is_isochronous = is_regular && !is_spoken_for && !self.is_held_up(now, id);
         if is_back {
-            if comes_back {
+            if self.queues[id as usize].is_back_after(now, BURST_EXIT, began) {
                 self.leave_burst(id);
             }
             self.note_start(now, id);
