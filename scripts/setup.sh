@@ -65,7 +65,8 @@ if ! command -v cargo >/dev/null 2>&1; then
 fi
 
 # The guests' kernel. Complete only when the stamp names it, so a broken download is repeated.
-if ! { [ -s "$lab/kernel/version" ] && [ -s "$lab/kernel/vmlinuz" ]; }; then
+if ! { [ -s "$lab/kernel/version" ] && [ -s "$lab/kernel/vmlinuz" ] &&
+    [ -d "$lab/kernel/lib/modules/$(cat "$lab/kernel/version")/kernel/drivers/mmc" ]; }; then
     kernel_package() {
         apt-cache depends linux-image-amd64 2>/dev/null |
             sed -n 's/^ *Depends: \(linux-image-[0-9].*\)$/\1/p' | head -n 1
@@ -101,7 +102,11 @@ if ! { [ -s "$lab/kernel/version" ] && [ -s "$lab/kernel/vmlinuz" ]; }; then
             './*lib/modules/*/kernel/fs/mbcache.ko*' './*lib/modules/*/kernel/lib' \
             './*lib/modules/*/kernel/crypto' './*lib/modules/*/kernel/arch/x86/crypto' \
             './*lib/modules/*/kernel/drivers/virtio' './*lib/modules/*/kernel/drivers/block' \
-            './*lib/modules/*/kernel/drivers/char/virtio_console.ko*'
+            './*lib/modules/*/kernel/drivers/char/virtio_console.ko*' \
+            './*lib/modules/*/kernel/drivers/mmc/core' \
+            './*lib/modules/*/kernel/drivers/mmc/host/cqhci.ko*' \
+            './*lib/modules/*/kernel/drivers/mmc/host/sdhci.ko*' \
+            './*lib/modules/*/kernel/drivers/mmc/host/sdhci-pci.ko*'
         if [ ! -d "$modules" ]; then
             mkdir -p lib/modules && mv "usr/$modules" "$modules"
         fi

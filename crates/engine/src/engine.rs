@@ -166,7 +166,8 @@ impl Engine {
 
     /// Finds out whether reads of different places get queues of their own.
     fn look_for_streams(&mut self) {
-        self.has_streams = self.tells_streams_apart && self.scheduler.profits_from_streams();
+        let profits = self.scheduler.profits_from_streams(self.depth);
+        self.has_streams = self.tells_streams_apart && profits;
     }
 
     /// Changes the weight of a group.

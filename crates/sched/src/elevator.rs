@@ -240,13 +240,14 @@ impl Elevator {
         true
     }
 
-    /// Returns whether it serves one queue after the other and moves a head between them, so that
-    /// reads of different places had better not share a queue.
+    /// Returns whether it serves one queue after the other on a device that takes `depth` requests at
+    /// once, and so that reads of different places had better not share a queue: they would move a
+    /// head to and fro, or each wait for the ones before it.
     #[must_use]
-    pub const fn profits_from_streams(&self) -> bool {
+    pub const fn profits_from_streams(&self, depth: u32) -> bool {
         match &self.0 {
-            Inner::Bfq(bfq) => bfq.is_rotational(),
-            Inner::Cfq(cfq) => cfq.is_rotational(),
+            Inner::Bfq(bfq) => bfq.is_rotational() || depth == 1,
+            Inner::Cfq(cfq) => cfq.is_rotational() || depth == 1,
             _ => false,
         }
     }

@@ -142,6 +142,7 @@ pub(crate) struct Backend {
     geometry: Geometry,
     alignment: Alignment,
     rotational: bool,
+    takes_one: bool,
     in_memory: bool,
     can_be_asked: bool,
 }
@@ -180,6 +181,7 @@ impl Backend {
             geometry,
             alignment: Alignment::NONE,
             rotational: false,
+            takes_one: false,
             in_memory: false,
             can_be_asked: false,
         }
@@ -220,6 +222,11 @@ impl Backend {
 
     pub(crate) const fn rotational(&self) -> bool {
         self.rotational
+    }
+
+    /// Returns whether the device is a card that works on one command at a time.
+    pub(crate) const fn takes_one(&self) -> bool {
+        self.takes_one
     }
 
     /// Returns whether the device has queues without interrupts, and can be asked for its answers.
@@ -321,10 +328,13 @@ fn open_path(
                 discard
             },
     };
-    let rotational = queue_attribute(device, "rotational") == 1 && !is_virtual(device);
+    // Virtual disks say that they turn, knowing nothing.
+    let rotational = queue_attribute(device, "rotational") == 1 && !is_on_bus(device, "virtio");
+    let takes_one = is_on_bus(device, "mmc") && attribute(device, "device/cmdq_en") != 1;
     let in_memory = !is_block && is_in_memory(&file);
     let can_be_asked = direct && queue_attribute(device, "io_poll") == 1;
-    Ok(Backend { file: Some(file), geometry, alignment, rotational, in_memory, can_be_asked })
+    let file = Some(file);
+    Ok(Backend { file, geometry, alignment, rotational, takes_one, in_memory, can_be_asked })
 }
 
 /// Creates an image unless there is something already.
@@ -433,25 +443,31 @@ fn is_in_memory(file: &OwnedFd) -> bool {
     rustix::fs::fstatfs(file).is_ok_and(|system| IN_MEMORY.contains(&system.f_type))
 }
 
-/// Returns whether the device is itself a virtual disk: those say that they turn, knowing nothing.
-fn is_virtual(device: u64) -> bool {
-    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    ["device", "../device"].iter().any(|place| {
-        fs::read_link(format!("/sys/dev/block/{major}:{minor}/{place}/subsystem"))
-            .is_ok_and(|subsystem| subsystem.ends_with("virtio"))
-    })
+/// Returns whether the device of a disk or a partition is on such a bus: "virtio", "mmc".
+fn is_on_bus(device: u64, bus: &str) -> bool {
+    places(device, "device/subsystem")
+        .iter()
+        .any(|place| fs::read_link(place).is_ok_and(|subsystem| subsystem.ends_with(bus)))
 }
 
-/// Reads a number from `/sys/dev/block/MAJOR:MINOR/queue`, of the whole disk for a partition; 0 if
-/// there is none.
+/// Reads a number about the queue of a device.
 fn queue_attribute(device: u64, name: &str) -> u64 {
-    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    let base = format!("/sys/dev/block/{major}:{minor}");
-    ["queue", "../queue"]
+    attribute(device, &format!("queue/{name}"))
+}
+
+/// Reads a number about a device, about the whole disk for a partition; 0 if there is none.
+fn attribute(device: u64, name: &str) -> u64 {
+    places(device, name)
         .iter()
-        .find_map(|queue| fs::read_to_string(format!("{base}/{queue}/{name}")).ok())
+        .find_map(|place| fs::read_to_string(place).ok())
         .and_then(|text| text.trim().parse().ok())
         .unwrap_or(0)
+}
+
+/// Returns where the kernel tells about a disk, or about that of a partition.
+fn places(device: u64, name: &str) -> [String; 2] {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    ["", "../"].map(|up| format!("/sys/dev/block/{major}:{minor}/{up}{name}"))
 }
 
 #[cfg(test)]

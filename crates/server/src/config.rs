@@ -84,21 +84,22 @@ pub(crate) const fn blocks(pool: &Pool) -> BlockConfig {
     }
 }
 
-/// Returns the depth of a pool, given what is known of the device.
-pub(crate) fn depth(pool: &Pool, rotational: bool, model_depth: Option<u32>) -> u32 {
+/// Returns the depth of a pool, given what is known of the device, and how many commands it takes if
+/// it says so.
+pub(crate) fn depth(pool: &Pool, rotational: bool, takes: Option<u32>) -> u32 {
     let holds_nothing_back = matches!(pool.scheduler(), Scheduler::None | Scheduler::Noop);
     let usual = match rotational {
         true => DEPTH_ROTATIONAL,
         false if holds_nothing_back || governs(pool, rotational) => DEPTH_FLASH_MOST,
         false => DEPTH_FLASH,
     };
-    pool.depth.or(model_depth).unwrap_or(usual)
+    pool.depth.or(takes).unwrap_or(usual)
 }
 
 /// Returns how many commands several VMs may have at the device together under a governor; one that
 /// is alone has the whole depth.
-pub(crate) fn depth_together(pool: &Pool, model_depth: Option<u32>) -> u32 {
-    pool.depth.or(model_depth).unwrap_or(DEPTH_FLASH)
+pub(crate) fn depth_together(pool: &Pool, takes: Option<u32>) -> u32 {
+    pool.depth.or(takes).unwrap_or(DEPTH_FLASH)
 }
 
 /// Returns whether a governor finds out how much of the depth of a pool its device needs.

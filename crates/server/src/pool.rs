@@ -117,8 +117,11 @@ impl Pool {
             Some(model) => model.rotational(),
             None => backends.iter().any(Backend::rotational),
         });
-        let model_depth = model.as_ref().map(Modelled::depth);
-        let schedule = Scheduling::new(plan, Device { rotational, model_depth });
+        let takes = match &model {
+            Some(model) => Some(model.depth()),
+            None => backends.iter().any(Backend::takes_one).then_some(1),
+        };
+        let schedule = Scheduling::new(plan, Device { rotational, takes });
         let device = plan.model.as_ref().map_or_else(|| "real".to_owned(), ToString::to_string);
         if model.is_some() {
             tracing::warn!(

@@ -19,8 +19,8 @@ use crate::status::{self, PoolFigures};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Device {
     pub(crate) rotational: bool,
-    /// The depth of a modelled one.
-    pub(crate) model_depth: Option<u32>,
+    /// How many commands it takes at once, if it says so: a modelled one, or a card.
+    pub(crate) takes: Option<u32>,
 }
 
 /// The settings of a running pool.
@@ -40,8 +40,8 @@ impl Scheduling {
 
     /// Returns what an engine needs to know of some settings.
     pub(crate) fn engine(&self, settings: &Pool) -> EngineConfig {
-        let Device { rotational, model_depth } = self.device;
-        let depth = depth(settings, rotational, model_depth);
+        let Device { rotational, takes } = self.device;
+        let depth = depth(settings, rotational, takes);
         let mut elevator = elevator(settings);
         elevator.rotational = rotational;
         elevator.bfq.queueing = if depth > 1 { Queueing::Yes } else { Queueing::No };
@@ -50,7 +50,7 @@ impl Scheduling {
 
     /// Returns how many commands several VMs may have at the device together under a governor.
     pub(crate) fn depth_together(&self, settings: &Pool) -> u32 {
-        depth_together(settings, self.device.model_depth)
+        depth_together(settings, self.device.takes)
     }
 
     /// Returns the limits and reservations of a pool that starts.
@@ -100,12 +100,12 @@ impl Scheduling {
     /// Adds the settings to the pool's document.
     pub(crate) fn fill(&self, status: &mut PoolStatus) {
         let settings = self.lock();
-        let Device { rotational, model_depth } = self.device;
+        let Device { rotational, takes } = self.device;
         status.scheduler = settings.scheduler().to_string();
         status.profile = settings.profile.map(|profile| profile.to_string());
         status.tunables = settings.effective_tunables().written();
         status.cpus = settings.cpus.as_ref().map(ToString::to_string);
-        status.depth = depth(&settings, rotational, model_depth);
+        status.depth = depth(&settings, rotational, takes);
         status.block = settings.block.to_string();
         status.device_priority = settings.device_priority.to_string();
         status.responses = settings.responses.to_string();

@@ -14,9 +14,9 @@ const CPU: CpuModel = CpuModel::EMULATED;
 
 /// Returns the mean start-up time beside `readers` in the guest, and others `beside` it, as a multiple
 /// of that on the idle disk.
-fn ratio(has_agent: bool, readers: &[Order], beside: &[Order], seed: u64) -> f64 {
+fn ratio(model: &str, has_agent: bool, readers: &[Order], beside: &[Order], seed: u64) -> f64 {
     let mut random = Random::new(seed);
-    let device = "hdd".parse::<ModelSpec>().and_then(|spec| spec.build()).expect("a model");
+    let device = model.parse::<ModelSpec>().and_then(|spec| spec.build()).expect("a model");
     let host = HostModel::new(HostPath::Evenkeel, Kind::Bfq);
     let mut world = World::new(FaultyDevice::new(device), &host, random.bits());
     let mut guest = GuestModel::new(Kind::None, File { start: 0, sectors: 64 * GIB });
@@ -76,7 +76,7 @@ fn a_start_beside_readers_is_noticed() {
         (&[seq, seq, rand, rand], &[rand], 1.4),
         (&[seq, seq, rand, rand], &[seq; 5], 1.7),
     ] {
-        let ratios: Vec<f64> = (1..=12).map(|seed| ratio(false, readers, beside, seed)).collect();
+        let ratios: Vec<f64> = (1..=12).map(|seed| ratio("hdd", false, readers, beside, seed)).collect();
         let mean = ratios.iter().sum::<f64>() / 12.0;
         println!("{readers:?} beside {beside:?}: {mean:.2}, {ratios:.2?}");
         assert!(mean < most, "{readers:?} beside {beside:?}: {ratios:.2?}");
@@ -95,9 +95,32 @@ fn an_agent_that_takes_a_mark_back_starts_nothing() {
         (&[rand], &[seq; 5], 1.6),
         (&[seq], &[rand; 5], 1.4),
     ] {
-        let ratios: Vec<f64> = (1..=12).map(|seed| ratio(true, readers, beside, seed)).collect();
+        let ratios: Vec<f64> = (1..=12).map(|seed| ratio("hdd", true, readers, beside, seed)).collect();
         let mean = ratios.iter().sum::<f64>() / 12.0;
         println!("{readers:?} beside {beside:?}, an agent: {mean:.2}, {ratios:.2?}");
         assert!(mean < most, "{readers:?} beside {beside:?}: {ratios:.2?}");
+    }
+}
+
+/// No head has to move, but everybody waits for everybody all the same.
+#[test]
+fn a_start_beside_readers_on_a_card_is_noticed() {
+    let (seq, rand) = (Order::Sequential, Order::Random);
+    for model in ["sdhc", "emmc"] {
+        for (readers, beside, most) in [
+            (&[seq][..], &[][..], 1.2),
+            (&[rand; 5], &[], 1.2),
+            (&[seq; 5], &[rand; 5], 1.3),
+            (&[seq; 5], &[seq; 5], 1.3),
+            (&[rand; 5], &[rand; 5], 1.3),
+            (&[rand; 5], &[seq; 5], 1.3),
+            (&[seq, seq, rand, rand], &[seq; 5], 1.3),
+        ] {
+            let ratios: Vec<f64> =
+                (1..=12).map(|seed| ratio(model, false, readers, beside, seed)).collect();
+            let mean = ratios.iter().sum::<f64>() / 12.0;
+            println!("{model}: {readers:?} beside {beside:?}: {mean:.2}, {ratios:.2?}");
+            assert!(mean < most, "{model}: {readers:?} beside {beside:?}: {ratios:.2?}");
+        }
     }
 }

@@ -34,6 +34,7 @@ pub struct GuestBuilder {
 enum Disk {
     VhostUser { socket: PathBuf, queues: u32 },
     Plain { image: PathBuf },
+    Card { image: PathBuf },
 }
 
 impl GuestBuilder {
@@ -81,6 +82,14 @@ impl GuestBuilder {
     #[must_use]
     pub fn plain_disk(mut self, image: impl Into<PathBuf>) -> Self {
         self.disks.push(Disk::Plain { image: image.into() });
+        self
+    }
+
+    /// Adds an SD card that QEMU serves by itself, of a power of two of bytes. Its driver is loaded by
+    /// `modprobe -a sdhci-pci mmc_block`.
+    #[must_use]
+    pub fn card(mut self, image: impl Into<PathBuf>) -> Self {
+        self.disks.push(Disk::Card { image: image.into() });
         self
     }
 
@@ -192,13 +201,23 @@ impl Disk {
                 command.arg(format!("vhost-user-blk-pci,chardev=disk{index},num-queues={queues}"));
             }
             Self::Plain { image } => {
-                let path = image.display();
-                command.arg("-drive");
-                command.arg(format!("if=none,id=disk{index},format=raw,cache=none,file={path}"));
+                drive(index, image, command);
                 command.args(["-device", &format!("virtio-blk-pci,drive=disk{index}")]);
+            }
+            Self::Card { image } => {
+                drive(index, image, command);
+                command.args(["-device", "sdhci-pci", "-device"]);
+                command.arg(format!("sd-card,drive=disk{index}"));
             }
         }
     }
+}
+
+/// Tells QEMU of an image for a disk.
+fn drive(index: usize, image: &Path, command: &mut Command) {
+    let path = image.display();
+    command.arg("-drive");
+    command.arg(format!("if=none,id=disk{index},format=raw,cache=none,file={path}"));
 }
 
 /// A running guest. Dropping it kills QEMU at once, as a power cut would.

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use evenkeel_sim::d36::GuestLoad;
@@ -23,6 +23,9 @@ const BESIDE_BYTES: u64 = 512 << 20;
 
 /// How long a guest may take to write what is in its memory.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Who has been reading at random places for so long is known as one who does, where the host tells
+/// streams apart.
+const FAMILIAR: Duration = Duration::from_secs(20);
 
 /// What the scene consists of.
 #[derive(Clone, Debug)]
@@ -188,7 +191,11 @@ impl Scene {
         let beside = Beside::start(host_load, &sockets);
         let guest = InGuest::start(&self.guest, guest_load)?;
         if guest_load != GuestLoad::NONE || host_load != GuestLoad::NONE {
+            let began = Instant::now();
             reader::settle(true, || self.server.status())?;
+            if self.scenario.coordination.has_streams() {
+                thread::sleep(FAMILIAR.saturating_sub(began.elapsed()));
+            }
         }
         Ok(Loads { guest, beside })
     }

@@ -44,6 +44,7 @@ impl Engine {
         self.blocks.set_max(self.depth);
         self.governor.set_depth(self.depth);
         self.scheduler.set_depth(self.scheduled_depth());
+        self.look_for_streams();
     }
 
     /// Remembers of each command at the device what only the elevator knew: its parts.
