@@ -178,7 +178,6 @@ impl Bfq {
             && self.rules.starts_go_on
             && queue.is_raisable()
             && queue.raise.is_over(now)
-            && !self.is_held_up(now, id)
         {
             self.adopt_raise(now, id, raise);
         }
