@@ -92,9 +92,8 @@ fn a_card_gets_one_command_at_a_time() {
     let image = image(&space);
     let mut boot_sector = [0; 512];
     // One partition for Linux, which begins at 1 MiB and has 32.
-    boot_sector[446..][..16].copy_from_slice(&[
-        0, 0, 0, 0, 0x83, 0, 0, 0, 0x00, 0x08, 0, 0, 0x00, 0x00, 0x01, 0,
-    ]);
+    boot_sector[446..][..16]
+        .copy_from_slice(&[0, 0, 0, 0, 0x83, 0, 0, 0, 0x00, 0x08, 0, 0, 0x00, 0x00, 0x01, 0]);
     boot_sector[510..].copy_from_slice(&[0x55, 0xaa]);
     std::fs::File::options().write(true).open(&image).unwrap().write_all(&boot_sector).unwrap();
     let guest = guest("card").card(image).boot().unwrap();

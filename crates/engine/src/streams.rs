@@ -24,7 +24,8 @@
 //! somebody new if it begins where nobody has been for long, and all others have gone on since its
 //! first read, or wait: a process that waits for one read does not begin another. Those that have
 //! not are where it may have [come from](Reading::came_from): a program that starts reads in many
-//! files, and is in the middle of it. The crowd is never new. Where an agent in the guest tells what
+//! files, and is in the middle of it. If they all go on within a second, they were only slow, and it
+//! is somebody new after all. The crowd is never new. Where an agent in the guest tells what
 //! starts, who goes on in the middle of a file is not new either: the guest may have held him up.
 //!
 //! Deliberately absent: strides, and streams that read backwards; writes, which a guest's page
@@ -59,6 +60,10 @@ const IN_ORDER: u8 = 4;
 /// A stream that has not read for so long is over, unless a read continues it closely; it may give
 /// its place to another.
 const ABANDONED: Nanos = Nanos::from_secs(1);
+
+/// For so long a candidate keeps its place before those that have no evidence: while others of the
+/// VM, and other VMs, have had their turns.
+const KEPT: Nanos = Nanos::from_secs(8);
 
 /// Evidence and distances on a logarithmic scale: sixteenths of a bit.
 const BIT: i32 = 16;
@@ -97,19 +102,36 @@ impl StreamId {
     pub(crate) const NAMES: usize = STREAMS + 2;
 }
 
-/// Streams of a VM, a bit for each.
+/// Streams of a VM, a bit for each, and one for those of whom nothing is known.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct StreamSet(u8);
+pub(crate) struct StreamSet(u16);
 
-const _: () = assert!(STREAMS <= 8, "a bit for each");
+const _: () = assert!(STREAMS < 16, "a bit for each");
 
 impl StreamSet {
+    /// Those of whom nothing is known.
+    const UNKNOWN: Self = Self(1 << STREAMS);
+
     fn add(&mut self, stream: u8) {
         self.0 |= 1 << stream;
     }
 
+    fn remove(&mut self, stream: u8) {
+        self.0 &= !(1 << stream);
+    }
+
+    fn has(self, stream: u8) -> bool {
+        self.0 >> stream & 1 != 0
+    }
+
+    fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
     pub(crate) fn iter(self) -> impl Iterator<Item = StreamId> {
-        (0..8).filter(move |stream| self.0 >> stream & 1 != 0).map(|id| StreamId(Some(id)))
+        let known = (0..).take(STREAMS).filter(move |&stream| self.has(stream)).map(Some);
+        let unknown = (self.0 & Self::UNKNOWN.0 != 0).then_some(None);
+        known.chain(unknown).map(StreamId)
     }
 }
 
@@ -137,7 +159,7 @@ pub(crate) struct Reading {
     /// Its queue has long been silent, and yet nothing starts: a reader goes on that was in another
     /// queue meanwhile, or was held up.
     pub(crate) returns: bool,
-    /// The streams in which that reader may have been: those that have not gone on.
+    /// Where that reader may have been: in the streams that have not gone on.
     pub(crate) came_from: StreamSet,
     /// It is the first of the crowd, which until now was among those of whom nothing was known, and
     /// keeps their queue: whoever comes next is new.
@@ -197,6 +219,9 @@ struct Track {
     in_order: u8,
     /// Priority of the reads, as a number: streams do not mix them.
     priority: u8,
+    /// Of a stream of which it is not certain that it is somebody new's: the streams that its reader
+    /// may have left for it, as far as they have not gone on.
+    suspects: Option<StreamSet>,
 }
 
 impl Track {
@@ -212,6 +237,7 @@ impl Track {
         reads: 0,
         in_order: 0,
         priority: u8::MAX,
+        suspects: None,
     };
 
     fn is_used(&self) -> bool {
@@ -365,6 +391,7 @@ impl Streams {
             if silent && somebody_reads && !returns && !self.do_all_wait(place, priority, now) {
                 return self.doubt(&read, place);
             }
+            let came_from = self.go_on(now, index(place));
             let track = &mut self.streams[place];
             // Somebody else's may be near by chance, and its reader waits for this one no longer.
             let may_be_chance = track.is_in_order() && track.distance(sector) > 0;
@@ -374,7 +401,8 @@ impl Streams {
                 *track = Track::UNUSED;
             }
             let stream = StreamId(Some(index(place)));
-            return Reading { stream, returns, seat, ..Reading::default() };
+            let returns = returns || !came_from.is_empty();
+            return Reading { stream, returns, came_from, seat, ..Reading::default() };
         }
         if found.is_some() {
             let track = &mut self.candidates[place];
@@ -387,7 +415,8 @@ impl Streams {
                         return Reading::begins(stream, somebody_reads, StreamSet::default());
                     }
                     let came_from = self.left_for(stream);
-                    let is_new = came_from == StreamSet::default();
+                    let is_new = came_from.is_empty();
+                    self.streams[usize::from(stream)].suspects = (!is_new).then_some(came_from);
                     return Reading::begins(stream, somebody_reads && !is_new, came_from);
                 }
             }
@@ -462,6 +491,23 @@ impl Streams {
         left
     }
 
+    /// Takes note that a stream goes on: its reader has not left it for one that began since. Returns
+    /// where the reader of this one was before it began, if all have now gone on that may have left
+    /// for it: among those of whom nothing is known, so it is somebody new after all.
+    fn go_on(&mut self, now: Nanos, stream: u8) -> StreamSet {
+        for suspects in self.streams.iter_mut().filter_map(|track| track.suspects.as_mut()) {
+            suspects.remove(stream);
+        }
+        let waits = self.waits(usize::from(stream));
+        let track = &mut self.streams[usize::from(stream)];
+        let is_cleared = track.suspects.is_some_and(StreamSet::is_empty);
+        if waits || !is_cleared {
+            return StreamSet::default();
+        }
+        track.suspects = None;
+        if now.since(track.first) <= ABANDONED { StreamSet::UNKNOWN } else { StreamSet::default() }
+    }
+
     /// Learns from a read how far apart reads are that have nothing to do with one another.
     ///
     /// Of n places at random on U sectors the nearest is U / 2n away on average, the second nearest
@@ -481,11 +527,14 @@ impl Streams {
         }
     }
 
-    /// Makes a read that is near nothing a candidate, in the place of the one read longest ago.
+    /// Makes a read that is near nothing a candidate, in the place of the one read longest ago. One
+    /// that has evidence stays for a while: reads at random that go first may be many.
     fn remember(&mut self, read: &Read, score: i32) {
         let Read { now, priority, end, loose, .. } = *read;
         let candidates = self.candidates.iter_mut();
-        let longest_ago = candidates.min_by_key(|track| (track.is_used(), track.last));
+        let is_likely = |track: &Track| track.score > 0 && now.since(track.last) < KEPT;
+        let longest_ago =
+            candidates.min_by_key(|track| (track.is_used(), is_likely(track), track.last));
         *longest_ago.expect("there are places") = Track {
             end,
             aside: end,
@@ -497,6 +546,7 @@ impl Streams {
             reads: 1,
             in_order: 0,
             priority,
+            suspects: None,
         };
     }
 
@@ -519,6 +569,10 @@ impl Streams {
             return None;
         }
         *track = begun;
+        // Who left that place for another one does not go on there.
+        for track in &mut self.streams {
+            track.suspects = track.suspects.filter(|suspects| !suspects.has(index(place)));
+        }
         Some(index(place))
     }
 }

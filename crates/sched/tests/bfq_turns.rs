@@ -78,6 +78,21 @@ fn a_start_goes_on_in_a_queue_that_somebody_read_in_long_ago() {
     assert!(latency < Nanos::from_millis(20));
 }
 
+/// Where it came from may be known only after a few reads, while the device is kept for it.
+#[test]
+fn a_start_goes_on_in_a_queue_that_is_waited_for() {
+    let mut world = hammered();
+    let [first, second] = [(); 2].map(|()| world.queue(GROUP));
+    read(&mut world, first);
+    world.bfq.deny_start(world.now, second, &[]);
+    let unknown = read(&mut world, second);
+    // As the last of its reads is done.
+    world.bfq.deny_start(world.now, second, &[first]);
+    let known = read(&mut world, second);
+    println!("{unknown:?}, {known:?}");
+    assert!(unknown > Nanos::from_millis(60) && known < Nanos::from_millis(20));
+}
+
 #[test]
 fn what_is_left_of_a_start_is_all_that_goes_on() {
     let mut world = hammered();

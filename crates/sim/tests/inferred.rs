@@ -76,7 +76,8 @@ fn a_start_beside_readers_is_noticed() {
         (&[seq, seq, rand, rand], &[rand], 1.4),
         (&[seq, seq, rand, rand], &[seq; 5], 1.7),
     ] {
-        let ratios: Vec<f64> = (1..=12).map(|seed| ratio("hdd", false, readers, beside, seed)).collect();
+        let ratios: Vec<f64> =
+            (1..=12).map(|seed| ratio("hdd", false, readers, beside, seed)).collect();
         let mean = ratios.iter().sum::<f64>() / 12.0;
         println!("{readers:?} beside {beside:?}: {mean:.2}, {ratios:.2?}");
         assert!(mean < most, "{readers:?} beside {beside:?}: {ratios:.2?}");
@@ -95,7 +96,8 @@ fn an_agent_that_takes_a_mark_back_starts_nothing() {
         (&[rand], &[seq; 5], 1.6),
         (&[seq], &[rand; 5], 1.4),
     ] {
-        let ratios: Vec<f64> = (1..=12).map(|seed| ratio("hdd", true, readers, beside, seed)).collect();
+        let ratios: Vec<f64> =
+            (1..=12).map(|seed| ratio("hdd", true, readers, beside, seed)).collect();
         let mean = ratios.iter().sum::<f64>() / 12.0;
         println!("{readers:?} beside {beside:?}, an agent: {mean:.2}, {ratios:.2?}");
         assert!(mean < most, "{readers:?} beside {beside:?}: {ratios:.2?}");

@@ -232,6 +232,25 @@ fn a_program_that_loads_its_files_beside_random_readers_becomes_a_stream() {
 }
 
 #[test]
+fn a_program_of_which_a_few_reads_are_served_at_a_time_becomes_a_stream() {
+    let (mut streams, mut random) = (Streams::default(), dice(7));
+    let mut found = Vec::new();
+    for turn in 0..4 {
+        // Between its turns a crowd at random places has many more.
+        for read in 0..20 {
+            look(&mut streams, at_ms(turn * 3000 + read * 50), random(1 << 24) * 8, 8);
+        }
+        for read in 0..2 {
+            let file = 40 * MIB + random(MIB / 8) * 8;
+            let at = at_ms(turn * 3000 + 1000 + read * 60);
+            found.push(is_in_stream(look(&mut streams, at, file, 256)));
+        }
+    }
+    assert_eq!(found[..2], [false, false]);
+    assert_eq!(found[3..], [true; 5]);
+}
+
+#[test]
 fn where_a_stream_has_ended_a_random_read_does_not_revive_it() {
     let (mut streams, mut random) = (Streams::default(), dice(3));
     let reads: Vec<u64> = (0..100).map(|read| 100 * MIB + read * 256).collect();
@@ -284,6 +303,48 @@ fn who_is_held_up_and_who_turns_to_another_file_starts_nothing() {
     let begun = begun.expect("it reads in order");
     assert!(begun.returns, "the queue is new, its reader is not");
     assert_eq!(begun.came_from.iter().collect::<Vec<_>>(), [StreamId(Some(1))]);
+}
+
+#[test]
+fn who_only_thought_while_somebody_new_began_did_not_leave_for_that() {
+    let mut streams = Streams::default();
+    let third = |streams: &mut Streams, ms, index: u64| {
+        look(streams, at_ms(ms), 3000 * MIB + index * 256, 256)
+    };
+    let both = |streams: &mut Streams, ms, index: u64| {
+        [0, 1000 * MIB].map(|file| look(streams, at_ms(ms), file + index * 256, 256))
+    };
+    for index in 0..50 {
+        both(&mut streams, index * 20, index);
+    }
+    // The first one goes on while the third begins, the second one does not.
+    third(&mut streams, 1001, 0);
+    look(&mut streams, at_ms(1002), 50 * 256, 256);
+    third(&mut streams, 1003, 1);
+    let begun = third(&mut streams, 1005, 2);
+    assert!(begun.returns, "it may be the second one");
+    assert_eq!(begun.came_from.iter().collect::<Vec<_>>(), [StreamId(Some(1))]);
+    assert!(!third(&mut streams, 1006, 3).returns);
+    // It is not: there he is.
+    assert!(both(&mut streams, 1007, 51).iter().all(|read| !read.returns));
+    let cleared = third(&mut streams, 1008, 4);
+    assert!(cleared.returns);
+    assert_eq!(cleared.came_from.iter().collect::<Vec<_>>(), [StreamId(None)]);
+    assert!(!third(&mut streams, 1009, 5).returns, "that is said once");
+}
+
+#[test]
+fn who_goes_on_a_second_later_may_have_left_meanwhile() {
+    let mut streams = Streams::default();
+    for index in 0..50 {
+        look(&mut streams, at_ms(index * 20), index * 256, 256);
+    }
+    let reads: Vec<Reading> = (0..3)
+        .map(|index| look(&mut streams, at_ms(1001 + index), 3000 * MIB + index * 256, 256))
+        .collect();
+    assert_eq!(reads[2].came_from.iter().collect::<Vec<_>>(), [StreamId(Some(0))]);
+    look(&mut streams, at_ms(2100), 50 * 256, 256);
+    assert!(!look(&mut streams, at_ms(2101), 3000 * MIB + 3 * 256, 256).returns);
 }
 
 /// Lets two readers read a file each in order, for forty seconds; returns the

@@ -264,6 +264,7 @@ impl Bfq {
         queue.cut_short = may_return;
         queue.spent = 0;
         let memory = if queue.gone { 0 } else { self.memory() };
+        self.linger(now, id);
         self.leave_busy(id);
         self.engine.leave(node, memory);
         Next::Request(tag)

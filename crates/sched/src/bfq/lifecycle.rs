@@ -143,7 +143,7 @@ impl Bfq {
         let queue = &mut self.queues[id as usize];
         let tag = queue.next.expect("a request has just arrived");
         let in_time = queue.think.last_end().is_none_or(|end| now <= end + Nanos(3 * slice_idle.0));
-        (queue.waits_since, queue.came) = (now, now);
+        (queue.waits_since, queue.starves_since, queue.came) = (now, now, now);
         if self.tunables.merge_queues {
             queue.sharing.turned_busy();
         }

@@ -112,7 +112,7 @@ impl Bfq {
             let at = &self.groups[group as usize];
             let (parent, node) = (at.parent, at.node);
             // Whose raise has ended in its slot was lifted for most of it.
-            let was_raised = at.raised > 0 || self.slot.began_raised;
+            let was_raised = at.raised > 0 || at.lingers.is_some() || self.slot.began_raised;
             let is_lifted =
                 self.rules.raise_goes_up && at.urged == 0 && !at.loan.is_spent && was_raised;
             if is_lifted || at.loan.is_open() {

@@ -112,6 +112,8 @@
 //!     that starts, and what a queue had before it turned idle is not held against a start in it.
 //! 41. Who goes on in order beside something that starts in its group was held up, and does not play.
 //! 42. What is raised goes before everybody whose turn virtual time has passed.
+//! 43. A group stays lifted for a moment when what starts in it pauses, see `linger`: with a
+//!     scheduler in the guest, the program's next request waits there for those beside it here.
 //!
 //! Deliberately absent, with room left: raising of write-back; devices with several actuators.
 //!
@@ -131,6 +133,7 @@ mod idling;
 mod inject;
 mod iostat;
 mod lifecycle;
+mod linger;
 mod loan;
 mod merging;
 mod pull;
@@ -284,6 +287,8 @@ pub struct Bfq {
     bounded: bool,
     injection: Injection,
     relief: Relief,
+    /// When a group is next let go that lingers.
+    lingers: Option<Nanos>,
     /// Whose request completed last, if it still exists, and when.
     last_completed: u32,
     last_completion: Nanos,
@@ -343,6 +348,7 @@ impl Bfq {
             bounded: false,
             injection: Injection::default(),
             relief: Relief::NEW,
+            lingers: None,
             last_completed: NOBODY,
             last_completion: now,
             last_position: 0,
@@ -441,6 +447,7 @@ impl Bfq {
             raise: Raise::default(),
             batches: Batches::default(),
             waits_since: now,
+            starves_since: now,
             came: now,
             in_burst: InBurst::No,
             inject: InjectLimit::new(now),
@@ -532,10 +539,14 @@ impl Scheduler for Bfq {
         let now = self.inside(now);
         let id = self.merging.routes[queue.0 as usize];
         let queue = &mut self.queues[id as usize];
-        if !queue.busy && queue.in_flight == 0 {
-            queue.idle_since = Some(now);
-            self.go_on_starting(now, id, came_from);
+        if queue.next.is_some() || queue.in_flight > 0 {
+            return;
         }
+        // The device may be kept for it.
+        if !queue.busy {
+            queue.idle_since = Some(now);
+        }
+        self.go_on_starting(now, id, came_from);
     }
 
     #[inline]

@@ -63,6 +63,8 @@ pub(super) struct Queue {
     pub(super) batches: Batches,
     /// Since when it waits for the device, while it does.
     pub(super) waits_since: Nanos,
+    /// Since when it waits and nothing of it has been served, while it waits.
+    pub(super) starves_since: Nanos,
     /// When it turned busy last, less the time for which it has waited for slots since.
     pub(super) came: Nanos,
     pub(super) in_burst: InBurst,
@@ -104,6 +106,8 @@ pub(super) struct Group {
     pub(super) raised_served: Nanos,
     /// When one of them turned busy last in which something starts.
     pub(super) started: Option<Nanos>,
+    /// Until when it stays lifted although none of them is busy.
+    pub(super) lingers: Option<Nanos>,
     /// How many of those are soft real-time.
     pub(super) soft_rt: u32,
     /// How many of those somebody outside urges.
@@ -130,6 +134,7 @@ impl Group {
             raised: 0,
             raised_served: Nanos::ZERO,
             started: None,
+            lingers: None,
             soft_rt: 0,
             urged: 0,
             is_spoken_for: false,

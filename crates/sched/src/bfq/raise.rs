@@ -95,6 +95,16 @@ impl Raise {
         (!start.is_late(now)).then_some(start)
     }
 
+    /// Lets an interactive raise go on when this one, a soft real-time one, is over, unless one does
+    /// that by itself.
+    pub(super) fn precede(&mut self, now: Nanos, start: Self) {
+        let goes_on = self.start(now, start.lasts).is_some();
+        if self.kind == WrKind::SoftRt && !self.is_urged() && !goes_on {
+            self.interactive_since = Some(start.began);
+            self.service = start.service;
+        }
+    }
+
     /// Returns the one that ends first, with the service of the one that has had more.
     pub(super) fn least(self, other: Self) -> Self {
         let service = self.service.max(other.service);
@@ -480,7 +490,7 @@ impl Bfq {
             return 1;
         }
         match (group.raised, group.soft_rt) {
-            (0, _) => 1,
+            (0, _) if group.lingers.is_none() => 1,
             (_, 0) => self.tunables.wr_coeff,
             _ => self.tunables.wr_rt_coeff,
         }

@@ -59,6 +59,8 @@ pub(super) struct Rules {
     pub(super) starts_go_on: bool,
     /// 38: who never pauses is soon no program that starts.
     pub(super) starts_pause: bool,
+    /// 43: a group stays lifted for a moment when what starts in it pauses.
+    pub(super) pauses_are_bridged: bool,
     /// How the engine below decides.
     pub(super) engine: Policy,
 }
@@ -89,6 +91,7 @@ impl Rules {
         nobody_starves: true,
         starts_go_on: true,
         starts_pause: true,
+        pauses_are_bridged: true,
         engine: Policy::Exact,
     };
     /// What Linux does.
@@ -116,6 +119,7 @@ impl Rules {
         nobody_starves: false,
         starts_go_on: false,
         starts_pause: false,
+        pauses_are_bridged: false,
         engine: Policy::Kernel,
     };
 

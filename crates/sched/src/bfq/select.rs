@@ -2,6 +2,7 @@
 
 use super::budget::{Pace, Slot, next_budget, pace, time_charge};
 use super::rate::Sample;
+use super::relief::Served;
 use super::stats::is_seek;
 use super::{Bfq, ExpireReason};
 use crate::wf2q::After;
@@ -89,15 +90,22 @@ impl Bfq {
     }
 
     fn begin_slot(&mut self, now: Nanos) -> bool {
+        self.end_lingering(now);
         let Some(node) = self.engine.select(now) else { return false };
         let id = self.owners[node as usize];
         self.holder = Some(id);
         let queue = &mut self.queues[id as usize];
         queue.fifo_check_at = Nanos::ZERO;
-        self.relief.slot_begins(now, queue.raise.is_on());
+        let raise = queue.raise;
+        let served = match raise.is_on() {
+            true => Served::Raised,
+            false if self.lingers_with(id) => Served::Lingering,
+            false => Served::Other,
+        };
+        self.relief.slot_begins(now, served);
         self.limits.slot_begins();
         self.slot.taken = now;
-        self.slot.began_raised = queue.raise.is_on() && !queue.raise.is_urged();
+        self.slot.began_raised = served != Served::Other && !raise.is_urged();
         self.slot.shared_until = now;
         self.slot.position = u64::MAX;
         self.slot.end_wait();
@@ -331,6 +339,9 @@ impl Bfq {
             queue.paused = false;
             queue.has_come &= reason == ExpireReason::Preempted;
             queue.waits_since = now;
+            if service > 0 {
+                queue.starves_since = now;
+            }
             self.engine.expire(node, After::Waits(budget));
             return;
         }
@@ -349,6 +360,7 @@ impl Bfq {
         }
         let is_expected = queue.paused && !queue.gone;
         let memory = if is_expected { self.memory() } else { 0 };
+        self.linger(now, id);
         self.leave_busy(id);
         self.engine.expire(node, After::Leaves(memory));
         self.reap(id);

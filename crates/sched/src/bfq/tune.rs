@@ -70,6 +70,9 @@ impl Bfq {
     }
 
     fn end_unwanted_raises(&mut self, now: Nanos) {
+        if !self.tunables.low_latency || !self.rules.pauses_are_bridged {
+            self.let_go(Nanos(u64::MAX));
+        }
         for id in (0..).take(self.queues.len()) {
             if !self.queues[id as usize].used {
                 continue;

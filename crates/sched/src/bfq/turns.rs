@@ -112,7 +112,7 @@ impl Bfq {
         if !raise.is_on() {
             return;
         }
-        let most = Nanos(self.tunables.timeout_sync.0.saturating_mul(KEPT_TIMEOUTS));
+        let most = self.longest_start();
         let at = &mut self.groups[group as usize];
         at.raised_served += now.since(self.slot.taken);
         let goes_on = (stays || at.raised > 1) && at.raised_served < most;
@@ -124,6 +124,12 @@ impl Bfq {
             self.engine.lift(node);
         }
         self.lift_groups(group);
+    }
+
+    /// Returns for how long what starts in several queues of a group may have the device until others
+    /// are looked at.
+    fn longest_start(&self) -> Nanos {
+        Nanos(self.tunables.timeout_sync.0.saturating_mul(KEPT_TIMEOUTS))
     }
 
     /// Sets aside what a group, and those above it, are ahead of their siblings.
@@ -173,13 +179,15 @@ impl Bfq {
         };
         let starts = came_from.iter().map(start);
         let left = starts.reduce(|one, other| Some(one?.least(other?))).flatten();
-        let queue = &self.queues[id as usize];
-        if let Some(raise) = left
-            && self.rules.starts_go_on
-            && queue.is_raisable()
-            && queue.raise.is_over(now)
-        {
-            self.adopt_raise(now, id, raise);
+        let Some(left) = left.filter(|_| self.rules.starts_go_on) else { return };
+        let queue = &mut self.queues[id as usize];
+        if !queue.is_raisable() {
+            return;
+        }
+        if queue.raise.is_over(now) {
+            self.adopt_raise(now, id, left);
+        } else {
+            queue.raise.precede(now, left);
         }
     }
 
@@ -192,7 +200,9 @@ impl Bfq {
         let lasts = self.wr_duration();
         let starts = |queue: &Queue| queue.raise.start(now, lasts).is_some();
         let is_one = queue.group == other.group && starts(queue) && starts(other);
-        if is_one && self.rules.starts_go_on && self.is_privileged(holder) {
+        let had = self.groups[queue.group as usize].raised_served + now.since(self.slot.taken);
+        let goes_on = is_one && had < self.longest_start();
+        if goes_on && self.rules.starts_go_on && self.is_privileged(holder) {
             self.slot.idle_until = Some(until.max(now + self.idle_window(now, holder)));
         }
     }

@@ -114,6 +114,29 @@ fn the_interactive_raise_goes_on_when_the_soft_real_time_one_is_over() {
 }
 
 #[test]
+fn a_start_goes_on_behind_what_looks_like_a_player() {
+    for came_from_a_start in [false, true] {
+        let mut rig = Rig::flash();
+        let group = rig.group();
+        let [first, second] = [(); 2].map(|()| rig.queue(group));
+        rig.bfq.deny_start(rig.now, second, &[]);
+        rig.once(second);
+        rig.pass(ms(50));
+        rig.once(first);
+        rig.once(second);
+        assert_eq!([first, second].map(|at| rig.kind(at)), [WrKind::Interactive, WrKind::SoftRt]);
+        if came_from_a_start {
+            rig.bfq.deny_start(rig.now, second, &[first]);
+        }
+        while rig.kind(second) == WrKind::SoftRt {
+            rig.once(second);
+        }
+        let kind = if came_from_a_start { WrKind::Interactive } else { WrKind::None };
+        assert_eq!(rig.kind(second), kind);
+    }
+}
+
+#[test]
 fn what_an_application_loaded_does_not_delay_what_it_plays() {
     let tunables = BfqTunables { wr_max_time: ms(100), ..BfqTunables::default() };
     let mut rig = Rig::new(tunables, false);

@@ -1,0 +1,65 @@
+//! A group stays lifted for a moment when what starts in it pauses.
+//!
+//! Where the guest has a scheduler of its own, a program's next request may be held there until
+//! those of the guest's other readers, whose turn it is, have been answered: the program seems to
+//! think, and in truth waits for them, while they wait here as if nothing were urgent. So what the
+//! group has in hand when what starts in it runs out of requests is served as the program would
+//! have been, for a moment; the group owes for it (`loan.rs`), and who waits elsewhere is relieved
+//! (`relief.rs`). Where somebody outside says what is urgent, nothing is guessed.
+
+use super::Bfq;
+use super::queue::Queue;
+use crate::{GroupId, Nanos};
+
+/// For how long a group stays lifted: a few slots of those beside the program.
+const MOMENT: Nanos = Nanos::from_secs(1);
+
+impl Bfq {
+    /// Keeps the groups above a queue lifted for a moment if something starts in it; it is about to
+    /// turn idle.
+    pub(super) fn linger(&mut self, now: Nanos, id: u32) {
+        let lasts = self.wr_duration();
+        let Queue { raise, mut group, .. } = self.queues[id as usize];
+        let is_guess = !raise.is_urged() && !self.groups[group as usize].is_spoken_for;
+        let starts = raise.is_on() && raise.start(now, lasts).is_some();
+        if !is_guess || !starts || !self.rules.pauses_are_bridged || !self.is_privileged(id) {
+            return;
+        }
+        let until = now + MOMENT;
+        self.lingers = Some(self.lingers.map_or(until, |at| at.min(until)));
+        while group != GroupId::ROOT.0 {
+            let at = &mut self.groups[group as usize];
+            at.lingers = Some(until);
+            group = at.parent;
+        }
+    }
+
+    /// Returns whether the group of a queue is lifted for what started in it and pauses.
+    #[inline]
+    pub(super) fn lingers_with(&self, id: u32) -> bool {
+        self.groups[self.queues[id as usize].group as usize].lingers.is_some()
+    }
+
+    /// Lets groups go whose moment is over.
+    #[inline]
+    pub(super) fn end_lingering(&mut self, now: Nanos) {
+        if self.lingers.is_some_and(|at| now >= at) {
+            self.let_go(now);
+        }
+    }
+
+    /// Lets those go whose moment is over by then.
+    #[cold]
+    pub(super) fn let_go(&mut self, by: Nanos) {
+        self.lingers = None;
+        for id in (0..).take(self.groups.len()) {
+            let at = &mut self.groups[id as usize];
+            if at.lingers.take_if(|until| by >= *until).is_some() && at.used {
+                let node = at.node;
+                self.engine.set_coeff(node, self.group_coeff(id));
+            }
+            let next = self.groups[id as usize].lingers;
+            self.lingers = [self.lingers, next].into_iter().flatten().min();
+        }
+    }
+}

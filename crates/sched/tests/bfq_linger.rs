@@ -1,0 +1,106 @@
+//! A program that starts in a guest with a scheduler of its own waits there for the guest's other
+//! readers, and pauses here.
+
+mod bfq_world;
+
+use bfq_world::{Client, Device, World};
+use evenkeel_sched::{BfqTunables, GroupId, Nanos, Scheduler};
+
+const DISK: Device = Device::Serial { per_sector: 50_000, seek: 10_000_000 };
+const fn ms(ms: u64) -> Nanos {
+    Nanos::from_millis(ms)
+}
+
+/// A greedy random reader in each of two groups; in the first one a program starts after a while
+/// that reads little, and pauses for so long after every read.
+fn pausing(tunables: BfqTunables, pause: Nanos) -> World {
+    let mut world = World::tuned(tunables, true, DISK, 1);
+    for group in [(); 2].map(|()| world.group(GroupId::ROOT, 100)) {
+        let queue = world.queue(group);
+        world.clients.push(Client::new(queue, 2, 8, true));
+    }
+    world.run_for(ms(60_000));
+    let queue = world.queue(GroupId(1));
+    let mut program = Client::new(queue, 1, 8, true);
+    (program.from, program.think, program.left) = (world.now, pause, 4000 / pause.as_millis());
+    world.clients.push(program);
+    world.check = true;
+    world.forget();
+    world
+}
+
+/// Returns the part that the reader beside the program got of what both readers moved.
+fn part(world: &World) -> f64 {
+    let [beside, other] = [0, 1].map(|at| world.clients[at].sectors as f64);
+    beside / (beside + other)
+}
+
+#[test]
+fn what_is_beside_a_start_that_pauses_goes_first_meanwhile() {
+    let mut world = pausing(BfqTunables::default(), ms(200));
+    world.run_for(ms(4_000));
+    let meanwhile = part(&world);
+    let worst = world.clients[1].worst;
+    world.forget();
+    world.run_for(ms(20_000));
+    let afterwards = part(&world);
+    println!("{meanwhile:.3}, worst {} ms, then {afterwards:.3}", worst.as_millis());
+    assert!((0.8..0.96).contains(&meanwhile), "first, but for relief");
+    assert!(worst < ms(2_000), "of a read of the other one");
+    assert!(afterwards < 0.5, "and gets back what it missed");
+}
+
+#[test]
+fn a_pause_of_more_than_a_moment_is_an_end() {
+    let mut world = pausing(BfqTunables::default(), ms(4_000));
+    world.run_for(ms(1_200));
+    let moment = part(&world);
+    world.forget();
+    world.run_for(ms(2_500));
+    let rest = part(&world);
+    println!("{moment:.3}, then {rest:.3}");
+    assert!(moment > 0.7);
+    assert!(rest < 0.5);
+}
+
+/// The reader beside the program waits, too, and is served: nobody is relieved of his own slot.
+#[test]
+fn who_is_beside_a_start_that_pauses_needs_no_relief() {
+    let mut world = pausing(BfqTunables::default(), ms(1_500));
+    world.clients[0].outstanding = 1;
+    world.clients[1].left = 0;
+    world.run_for(ms(6_000));
+    println!("{} sectors", world.clients[0].sectors);
+    assert!(world.clients[0].sectors > 8 * 300, "all but the whole disk");
+}
+
+#[test]
+fn nothing_is_guessed_where_somebody_says_what_is_urgent() {
+    let mut world = pausing(BfqTunables::default(), ms(200));
+    world.bfq.set_spoken_for(world.now, GroupId(1), true);
+    world.run_for(ms(4_000));
+    println!("{:.3}", part(&world));
+    assert!(part(&world) < 0.6);
+}
+
+#[test]
+fn it_ends_at_once_when_nothing_is_raised_any_more() {
+    let mut world = pausing(BfqTunables::default(), ms(4_000));
+    world.run_for(ms(200));
+    assert!(part(&world) > 0.7);
+    let plain = BfqTunables { low_latency: false, ..BfqTunables::default() };
+    assert_eq!(world.bfq.set_tunables(world.now, plain), Ok(()));
+    world.forget();
+    world.run_for(ms(800));
+    println!("{:.3}", part(&world));
+    assert!(part(&world) < 0.6);
+}
+
+#[test]
+fn the_kernel_lets_the_group_go() {
+    let tunables = BfqTunables { kernel_compat: true, ..BfqTunables::default() };
+    let mut world = pausing(tunables, ms(200));
+    world.run_for(ms(4_000));
+    println!("{:.3}", part(&world));
+    assert!(part(&world) < 0.6);
+}
