@@ -91,8 +91,9 @@ pub(crate) struct ServeArgs {
     /// [default: auto for bfq on flash, else the device's]
     #[arg(long, value_name = "N|auto", value_parser = depth)]
     pub(crate) depth: Option<Depth>,
-    /// Look for work before sleeping while that pays: off, auto, or at most so many microseconds
-    #[arg(long, value_name = "US|auto|off", default_value = "off",
+    /// Look for work before sleeping while that pays: off, brief (16 us), auto (200 us), or at most
+    /// so many microseconds
+    #[arg(long, value_name = "US|brief|auto|off", default_value = "brief",
           value_parser = str::parse::<Poll>)]
     pub(crate) poll: Poll,
     /// Record every request in a file, for evenkeel sim replay; one that is there is kept as
@@ -203,7 +204,7 @@ pub(crate) struct StatusArgs {
     What can be set:\n  \
     of a disk, a VM or a group: weight=N, 1 to 1000; limits and reservations, by the names of\n  \
     libvirt, QEMU or io.max (docs/guide/limits.md); limits of a pool, too\n  \
-    of a pool: scheduler=NAME, profile=NAME, depth=N or auto, poll=auto or off, poll_us=N,\n  \
+    of a pool: scheduler=NAME, profile=NAME, depth=N or auto, poll=brief, auto or off, poll_us=N,\n  \
     and every tunable as\n  \
     TABLE.NAME=VALUE (bfq.*, deadline.*, anticipatory.*, kyber.*, cfq.*; docs/guide/configuration.md lists them)\n\n\
     All settings of one call are made together or not at all; the guests' requests go on.\n\

@@ -113,6 +113,10 @@ pub(crate) fn governs(pool: &Pool, rotational: bool) -> bool {
     is_wanted && pool.block == Block::Dynamic && pool.responses == Responses::Each
 }
 
+/// How long a worker looks for work at most unless the operator says more: what it costs about to
+/// sleep and to be woken, so a look that finds nothing loses no more than one that pays wins.
+const POLL_BRIEF: Nanos = Nanos::from_micros(16);
+
 /// How long a worker looks for work at most where the operator leaves that to the daemon: longer
 /// than devices of flash take for a short read, and KVM's own limit for halted processors.
 const POLL_AUTO: Nanos = Nanos::from_micros(200);
@@ -121,6 +125,7 @@ const POLL_AUTO: Nanos = Nanos::from_micros(200);
 pub(crate) fn polls(pool: &Pool) -> Nanos {
     match pool.poll {
         Poll::Off => Nanos::ZERO,
+        Poll::Brief => POLL_BRIEF,
         Poll::Auto => POLL_AUTO,
         Poll::AtMost(us) => Nanos::from_micros(u64::from(us)),
     }

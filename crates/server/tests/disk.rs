@@ -229,7 +229,12 @@ fn polling_can_be_turned_on_and_off_while_a_disk_is_served() {
     let daemon = start(&scratch, pool(Disk::new(Source::Null { size_bytes: 1 << 20 })));
     let mut client = Client::connect(&scratch.socket(), options()).unwrap();
     let most_us = || daemon.status().pools[0].polling.map(|polling| polling.most_us);
-    for (poll, most) in [(Poll::AtMost(70), Some(70)), (Poll::Auto, Some(200)), (Poll::Off, None)] {
+    for (poll, most) in [
+        (Poll::AtMost(70), Some(70)),
+        (Poll::Auto, Some(200)),
+        (Poll::Brief, Some(16)),
+        (Poll::Off, None),
+    ] {
         let change = PoolChange { poll: Some(poll), ..PoolChange::default() };
         daemon.change_pool("pool", &change).unwrap();
         assert_eq!(most_us(), most);

@@ -11,8 +11,10 @@ pub const POLL_US_MAX: u32 = 1000;
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Poll {
     /// Never.
-    #[default]
     Off,
+    /// As long as it pays, for no longer than it costs to sleep and to be woken.
+    #[default]
+    Brief,
     /// As long as it pays; the daemon chooses the limit.
     Auto,
     /// As long as it pays, at most so many microseconds, 1 to [`POLL_US_MAX`].
@@ -21,7 +23,7 @@ pub enum Poll {
 
 /// What to write for a pool's `poll`.
 pub(crate) const POLL_REMEDY: &str =
-    "use \"auto\" or \"off\"; poll_us = 50 chooses the limit in microseconds";
+    "use \"brief\", \"auto\" or \"off\"; poll_us = 50 chooses the limit in microseconds";
 
 impl Poll {
     /// Returns what a number of microseconds stands for; 0 is never.
@@ -35,6 +37,7 @@ impl fmt::Display for Poll {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Off => f.write_str("off"),
+            Self::Brief => f.write_str("brief"),
             Self::Auto => f.write_str("auto"),
             Self::AtMost(us) => write!(f, "{us}"),
         }
@@ -44,14 +47,15 @@ impl fmt::Display for Poll {
 impl FromStr for Poll {
     type Err = &'static str;
 
-    /// Parses `auto`, `off` or a number of microseconds.
+    /// Parses `brief`, `auto`, `off` or a number of microseconds.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text {
             "off" => Ok(Self::Off),
+            "brief" => Ok(Self::Brief),
             "auto" => Ok(Self::Auto),
             text => {
                 let us = text.parse().ok().filter(|us| *us <= POLL_US_MAX);
-                us.map(Self::from_us).ok_or("use auto, off, or microseconds from 0 to 1000")
+                us.map(Self::from_us).ok_or("use brief, auto, off, or microseconds from 0 to 1000")
             }
         }
     }
@@ -63,7 +67,7 @@ mod tests {
 
     #[test]
     fn what_is_written_reads_back() {
-        for poll in [Poll::Off, Poll::Auto, Poll::AtMost(1), Poll::AtMost(1000)] {
+        for poll in [Poll::Off, Poll::Brief, Poll::Auto, Poll::AtMost(1), Poll::AtMost(1000)] {
             assert_eq!(poll.to_string().parse(), Ok(poll));
         }
         assert_eq!("0".parse(), Ok(Poll::Off));

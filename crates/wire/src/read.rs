@@ -417,6 +417,7 @@ fn read_poll(from: &mut Section<'_, '_>) -> Option<Poll> {
         None => return us,
         Some(DeValue::Boolean(false)) => Some(Poll::Off),
         Some(DeValue::String(text)) if text == "off" => Some(Poll::Off),
+        Some(DeValue::String(text)) if text == "brief" => Some(Poll::Brief),
         Some(DeValue::String(text)) if text == "auto" => Some(Poll::Auto),
         Some(_) => {
             from.problem("poll", "not one of the possible values", POLL_REMEDY);
