@@ -4,7 +4,7 @@
 mod bfq_world;
 
 use bfq_world::{Client, Device, World};
-use evenkeel_sched::{BfqTunables, GroupId, Nanos, Scheduler};
+use evenkeel_sched::{BfqTunables, GroupId, Nanos, Scheduler, Urgency};
 
 const DISK: Device = Device::Serial { per_sector: 50_000, seek: 10_000_000 };
 const fn ms(ms: u64) -> Nanos {
@@ -75,12 +75,38 @@ fn who_is_beside_a_start_that_pauses_needs_no_relief() {
 }
 
 #[test]
-fn nothing_is_guessed_where_somebody_says_what_is_urgent() {
+fn what_only_looks_like_a_start_is_let_go_where_somebody_says_what_is_urgent() {
     let mut world = pausing(BfqTunables::default(), ms(200));
     world.bfq.set_spoken_for(world.now, GroupId(1), true);
     world.run_for(ms(4_000));
     println!("{:.3}", part(&world));
     assert!(part(&world) < 0.6);
+}
+
+#[test]
+fn what_is_beside_a_start_that_somebody_urges_goes_first_as_well() {
+    let mut world = pausing(BfqTunables::default(), ms(200));
+    world.bfq.set_spoken_for(world.now, GroupId(1), true);
+    let queue = world.clients.last().expect("the program").queue;
+    world.bfq.set_urgency(world.now, queue, Urgency::Interactive);
+    world.run_for(ms(4_000));
+    println!("{:.3}", part(&world));
+    assert!((0.8..0.96).contains(&part(&world)));
+}
+
+#[test]
+fn it_ends_with_the_urgency() {
+    let mut world = pausing(BfqTunables::default(), ms(4_000));
+    world.bfq.set_spoken_for(world.now, GroupId(1), true);
+    let queue = world.clients.last().expect("the program").queue;
+    world.bfq.set_urgency(world.now, queue, Urgency::Interactive);
+    world.run_for(ms(200));
+    let meanwhile = part(&world);
+    world.bfq.set_urgency(world.now, queue, Urgency::None);
+    world.forget();
+    world.run_for(ms(800));
+    println!("{meanwhile:.3}, then {:.3}", part(&world));
+    assert!(meanwhile > 0.7 && part(&world) < 0.6);
 }
 
 #[test]

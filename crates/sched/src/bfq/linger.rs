@@ -5,7 +5,8 @@
 //! think, and in truth waits for them, while they wait here as if nothing were urgent. So what the
 //! group has in hand when what starts in it runs out of requests is served as the program would
 //! have been, for a moment; the group owes for it (`loan.rs`), and who waits elsewhere is relieved
-//! (`relief.rs`). Where somebody outside says what is urgent, nothing is guessed.
+//! (`relief.rs`). Where somebody outside says what is urgent, only that counts: what pauses, and not
+//! what may be held up, is what he knows.
 
 use super::Bfq;
 use super::queue::Queue;
@@ -20,9 +21,9 @@ impl Bfq {
     pub(super) fn linger(&mut self, now: Nanos, id: u32) {
         let lasts = self.wr_duration();
         let Queue { raise, mut group, .. } = self.queues[id as usize];
-        let is_guess = !raise.is_urged() && !self.groups[group as usize].is_spoken_for;
+        let is_meant = raise.is_urged() || !self.groups[group as usize].is_spoken_for;
         let starts = raise.is_on() && raise.start(now, lasts).is_some();
-        if !is_guess || !starts || !self.rules.pauses_are_bridged || !self.is_privileged(id) {
+        if !is_meant || !starts || !self.rules.pauses_are_bridged || !self.is_privileged(id) {
             return;
         }
         let until = now + MOMENT;
@@ -31,6 +32,19 @@ impl Bfq {
             let at = &mut self.groups[group as usize];
             at.lingers = Some(until);
             group = at.parent;
+        }
+    }
+
+    /// Lets the groups above a queue go: nobody outside means it any more.
+    pub(super) fn stop_lingering(&mut self, id: u32) {
+        let mut group = self.queues[id as usize].group;
+        while group != GroupId::ROOT.0 {
+            let at = &mut self.groups[group as usize];
+            let (node, parent) = (at.node, at.parent);
+            if at.lingers.take().is_some() {
+                self.engine.set_coeff(node, self.group_coeff(group));
+            }
+            group = parent;
         }
     }
 

@@ -308,6 +308,7 @@ impl Bfq {
             self.count_raised(id, true);
         }
         if urgency == Urgency::None {
+            self.stop_lingering(id);
             // It may have started something by itself meanwhile.
             self.lapse(now, id);
             self.shorten_slot(now, id);
