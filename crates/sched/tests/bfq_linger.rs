@@ -90,8 +90,14 @@ fn what_is_beside_a_start_that_somebody_urges_goes_first_as_well() {
     let queue = world.clients.last().expect("the program").queue;
     world.bfq.set_urgency(world.now, queue, Urgency::Interactive);
     world.run_for(ms(4_000));
-    println!("{:.3}", part(&world));
-    assert!((0.8..0.96).contains(&part(&world)));
+    let meanwhile = part(&world);
+    world.bfq.set_urgency(world.now, queue, Urgency::None);
+    world.forget();
+    world.run_for(ms(20_000));
+    let afterwards = part(&world);
+    println!("{meanwhile:.3}, then {afterwards:.3}");
+    assert!((0.8..0.96).contains(&meanwhile));
+    assert!((0.45..0.55).contains(&afterwards), "who urges it has paid");
 }
 
 #[test]

@@ -5,8 +5,8 @@
 //! think, and in truth waits for them, while they wait here as if nothing were urgent. So what the
 //! group has in hand when what starts in it runs out of requests is served as the program would
 //! have been, for a moment; the group owes for it (`loan.rs`), and who waits elsewhere is relieved
-//! (`relief.rs`). Where somebody outside says what is urgent, only that counts: what pauses, and not
-//! what may be held up, is what he knows.
+//! (`relief.rs`). Where somebody outside says what is urgent, only that counts, and he pays for it as
+//! he does for the rest.
 
 use super::Bfq;
 use super::queue::Queue;
@@ -30,6 +30,7 @@ impl Bfq {
         self.lingers = Some(self.lingers.map_or(until, |at| at.min(until)));
         while group != GroupId::ROOT.0 {
             let at = &mut self.groups[group as usize];
+            at.lingers_urged = raise.is_urged() || (at.lingers.is_some() && at.lingers_urged);
             at.lingers = Some(until);
             group = at.parent;
         }
@@ -46,12 +47,6 @@ impl Bfq {
             }
             group = parent;
         }
-    }
-
-    /// Returns whether the group of a queue is lifted for what started in it and pauses.
-    #[inline]
-    pub(super) fn lingers_with(&self, id: u32) -> bool {
-        self.groups[self.queues[id as usize].group as usize].lingers.is_some()
     }
 
     /// Lets groups go whose moment is over.

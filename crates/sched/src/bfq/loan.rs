@@ -114,7 +114,7 @@ impl Bfq {
             // Whose raise has ended in its slot was lifted for most of it.
             let was_raised = at.raised > 0 || at.lingers.is_some() || self.slot.began_raised;
             let is_lifted =
-                self.rules.raise_goes_up && at.urged == 0 && !at.loan.is_spent && was_raised;
+                self.rules.raise_goes_up && !at.is_urged() && !at.loan.is_spent && was_raised;
             if is_lifted || at.loan.is_open() {
                 self.reckon(now, group, used, is_lifted);
                 if !is_lifted && self.groups[group as usize].loan.is_open() {

@@ -108,6 +108,8 @@ pub(super) struct Group {
     pub(super) started: Option<Nanos>,
     /// Until when it stays lifted although none of them is busy.
     pub(super) lingers: Option<Nanos>,
+    /// Whether that is for something that somebody outside urges.
+    pub(super) lingers_urged: bool,
     /// How many of those are soft real-time.
     pub(super) soft_rt: u32,
     /// How many of those somebody outside urges.
@@ -125,6 +127,11 @@ pub(super) struct Group {
 }
 
 impl Group {
+    /// Returns whether it is lifted because of what somebody outside urges, who pays for that.
+    pub(super) fn is_urged(&self) -> bool {
+        self.urged > 0 || (self.lingers.is_some() && self.lingers_urged)
+    }
+
     pub(super) fn new(now: Nanos, node: Node, parent: u32, weight: u64) -> Self {
         Self {
             node,
@@ -135,6 +142,7 @@ impl Group {
             raised_served: Nanos::ZERO,
             started: None,
             lingers: None,
+            lingers_urged: false,
             soft_rt: 0,
             urged: 0,
             is_spoken_for: false,

@@ -487,7 +487,7 @@ impl Bfq {
             return 1;
         }
         let group = &self.groups[group as usize];
-        if group.loan.is_spent && group.urged == 0 {
+        if group.loan.is_spent && !group.is_urged() {
             return 1;
         }
         match (group.raised, group.soft_rt) {

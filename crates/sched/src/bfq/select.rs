@@ -96,16 +96,16 @@ impl Bfq {
         self.holder = Some(id);
         let queue = &mut self.queues[id as usize];
         queue.fifo_check_at = Nanos::ZERO;
-        let raise = queue.raise;
-        let served = match raise.is_on() {
-            true => Served::Raised,
-            false if self.lingers_with(id) => Served::Lingering,
-            false => Served::Other,
+        let (raise, group) = (queue.raise, &self.groups[queue.group as usize]);
+        let (served, is_urged) = match (raise.is_on(), group.lingers.is_some()) {
+            (true, _) => (Served::Raised, raise.is_urged()),
+            (false, true) => (Served::Lingering, group.lingers_urged),
+            (false, false) => (Served::Other, false),
         };
         self.relief.slot_begins(now, served);
         self.limits.slot_begins();
         self.slot.taken = now;
-        self.slot.began_raised = served != Served::Other && !raise.is_urged();
+        self.slot.began_raised = served != Served::Other && !is_urged;
         self.slot.shared_until = now;
         self.slot.position = u64::MAX;
         self.slot.end_wait();
