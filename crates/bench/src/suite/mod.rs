@@ -1,9 +1,9 @@
 //! `evenkeel bench startup`, `throughput` and `player`: the experiments of D3.6 in real guests.
 //!
 //! A guest has a load of its own, others read beside it from the same device, and either an
-//! application is started again and again, or the guest's throughput is sampled, or a film played. Schedulers of guest
-//! and host, the device, and what guest and host tell each other are chosen freely; every
-//! combination is a scenario.
+//! application is started again and again, or the guest's throughput is sampled, or a film played.
+//! Schedulers of guest and host, the device, and what guest and host tell each other are chosen
+//! freely; every combination is a scenario.
 //!
 //! One *single run* is a series of starts (five), or a time of load with a sample every two
 //! seconds; it gives minimum, maximum, mean, deviation and confidence. Runs are repeated, and the
@@ -256,24 +256,22 @@ pub fn startup(
         scene.switch(scenario)?;
         for app in apps {
             let mut tell = progress(say, rows.len() + 1, all, scenario);
-            let known = rows.iter().find(|row| &row.subject == app && row.is_idle_of(scenario));
-            let idle = match known {
-                Some(row) => row.idle.clone(),
-                None => {
-                    scene.switch(&scenario.idle())?;
-                    single_run(&scene, app, runs, &mut |text| tell(&format!("idle, {text}")))?
-                }
-            };
-            scene.switch(scenario)?;
-            let mut row = StartupRow::new(app, scenario, idle);
+            let mut row = StartupRow::new(app, scenario);
             for repeat in 1..=options.repeats {
+                let mut run = |scene: &Scene, what: &str| {
+                    single_run(scene, app, runs, &mut |text| {
+                        tell(&format!("repeat {repeat}, {what}{text}"));
+                    })
+                };
+                // Each time anew: how fast a machine is that others use as well changes by the minute.
+                scene.switch(&scenario.idle())?;
+                let idle = run(&scene, "idle, ")?;
+                scene.switch(scenario)?;
                 let loads = scene.start_loads()?;
-                let measured = single_run(&scene, app, runs, &mut |text| {
-                    tell(&format!("repeat {repeat}, {text}"));
-                })?;
+                let loaded = run(&scene, "")?;
                 let (guest, beside) = loads.stop()?;
                 scene.rest()?;
-                row.add(measured, guest + beside);
+                row.add(idle, loaded, guest + beside);
             }
             rows.push(row);
         }

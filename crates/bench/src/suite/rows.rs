@@ -40,8 +40,8 @@ fn over_runs(runs: &[Measured]) -> Option<Summary> {
 pub struct StartupRow {
     pub(super) subject: App,
     pub(super) scenario: Scenario,
-    /// On the idle disk.
-    pub(super) idle: Measured,
+    /// On the idle disk, before each of the runs under load.
+    pub(super) idle: Vec<Measured>,
     /// Under load.
     pub(super) runs: Vec<Measured>,
     /// What all readers got meanwhile, by run.
@@ -49,19 +49,15 @@ pub struct StartupRow {
 }
 
 impl StartupRow {
-    pub(super) fn new(app: &App, scenario: &Scenario, idle: Measured) -> Self {
-        let (runs, readers_mb_s) = (Vec::new(), Vec::new());
+    pub(super) fn new(app: &App, scenario: &Scenario) -> Self {
+        let (idle, runs, readers_mb_s) = (Vec::new(), Vec::new(), Vec::new());
         Self { subject: app.clone(), scenario: scenario.clone(), idle, runs, readers_mb_s }
     }
 
-    pub(super) fn add(&mut self, run: Measured, readers_mb_s: f64) {
+    pub(super) fn add(&mut self, idle: Measured, run: Measured, readers_mb_s: f64) {
+        self.idle.push(idle);
         self.runs.push(run);
         self.readers_mb_s.push(readers_mb_s);
-    }
-
-    /// Returns whether its figures on the idle disk are also those of `scenario`.
-    pub(super) fn is_idle_of(&self, scenario: &Scenario) -> bool {
-        self.scenario.idle() == scenario.idle()
     }
 
     fn failed_runs(&self) -> usize {
@@ -138,7 +134,7 @@ struct StartupFields<'a> {
 
 impl Serialize for StartupRow {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (idle, loaded) = (self.idle.summary(), over_runs(&self.runs));
+        let (idle, loaded) = (over_runs(&self.idle), over_runs(&self.runs));
         let ratio = idle.zip(loaded).map(|(idle, loaded)| rounded(loaded.mean / idle.mean));
         StartupFields {
             app: self.subject.to_string(),
@@ -350,9 +346,9 @@ mod tests {
 
     #[test]
     fn the_second_level_of_statistics_is_over_the_means_of_the_runs() {
-        let mut row = StartupRow::new(&App::Bash, &scenario(), run(&[100.0, 300.0]));
-        row.add(run(&[300.0, 500.0]), 2.0);
-        row.add(run(&[500.0, 700.0]), 4.0);
+        let mut row = StartupRow::new(&App::Bash, &scenario());
+        row.add(run(&[50.0, 150.0]), run(&[300.0, 500.0]), 2.0);
+        row.add(run(&[200.0, 400.0]), run(&[500.0, 700.0]), 4.0);
         let json = serde_json::json!(row);
         assert_eq!(json["idle_mean_ms"], 200.0);
         assert_eq!(json["loaded_mean_ms"], 500.0);
@@ -368,18 +364,18 @@ mod tests {
 
     #[test]
     fn an_aborted_run_counts_as_failed_and_not_in_the_means() {
-        let mut row = StartupRow::new(&App::Bash, &scenario(), run(&[100.0]));
-        row.add(Measured { samples: vec![900.0], failed: true }, 0.0);
+        let mut row = StartupRow::new(&App::Bash, &scenario());
+        row.add(run(&[100.0]), Measured { samples: vec![900.0], failed: true }, 0.0);
         assert_eq!(serde_json::json!(row)["loaded_mean_ms"], serde_json::Value::Null);
-        row.add(run(&[200.0]), 0.0);
+        row.add(run(&[100.0]), run(&[200.0]), 0.0);
         let json = serde_json::json!(row);
         assert_eq!((&json["failed_runs"], &json["loaded_mean_ms"]), (&1.into(), &200.0.into()));
     }
 
     #[test]
     fn a_table_and_a_page_show_every_row() {
-        let mut row = StartupRow::new(&App::Bash, &scenario(), run(&[100.0]));
-        row.add(run(&[200.0]), 1.0);
+        let mut row = StartupRow::new(&App::Bash, &scenario());
+        row.add(run(&[100.0]), run(&[200.0]), 1.0);
         let report = Startup { rows: vec![row], runs: 1 };
         assert_eq!(report.table().lines().count(), 2);
         assert!(report.table().contains("5r-rand"), "{}", report.table());
