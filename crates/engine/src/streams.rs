@@ -157,9 +157,11 @@ pub(crate) struct Reading {
     /// The stream that it belongs to.
     pub(crate) stream: StreamId,
     /// Its queue has long been silent, and yet nothing starts: a reader goes on that was in another
-    /// queue meanwhile, or was held up.
+    /// queue meanwhile, or was held up. Or that was doubted of a stream that has begun, and where its
+    /// reader comes from is known only now.
     pub(crate) returns: bool,
-    /// Where that reader may have been: in the streams that have not gone on.
+    /// Where that reader may have been: in the streams that have not gone on; if none of them is left,
+    /// among those of whom nothing is known.
     pub(crate) came_from: StreamSet,
     /// It is the first of the crowd, which until now was among those of whom nothing was known, and
     /// keeps their queue: whoever comes next is new.

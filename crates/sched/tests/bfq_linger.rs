@@ -4,7 +4,7 @@
 mod bfq_world;
 
 use bfq_world::{Client, Device, World};
-use evenkeel_sched::{BfqTunables, GroupId, Nanos, Scheduler, Urgency};
+use evenkeel_sched::{BfqTunables, GroupId, Nanos, QueueId, Scheduler, Urgency};
 
 const DISK: Device = Device::Serial { per_sector: 50_000, seek: 10_000_000 };
 const fn ms(ms: u64) -> Nanos {
@@ -27,6 +27,15 @@ fn pausing(tunables: BfqTunables, pause: Nanos) -> World {
     world.check = true;
     world.forget();
     world
+}
+
+/// The same where somebody outside says that the program starts; returns its queue, too.
+fn urged(pause: Nanos) -> (World, QueueId) {
+    let mut world = pausing(BfqTunables::default(), pause);
+    world.bfq.set_spoken_for(world.now, GroupId(1), true);
+    let queue = world.clients.last().expect("the program").queue;
+    world.bfq.set_urgency(world.now, queue, Urgency::Interactive);
+    (world, queue)
 }
 
 /// Returns the part that the reader beside the program got of what both readers moved.
@@ -85,10 +94,7 @@ fn what_only_looks_like_a_start_is_let_go_where_somebody_says_what_is_urgent() {
 
 #[test]
 fn what_is_beside_a_start_that_somebody_urges_goes_first_as_well() {
-    let mut world = pausing(BfqTunables::default(), ms(200));
-    world.bfq.set_spoken_for(world.now, GroupId(1), true);
-    let queue = world.clients.last().expect("the program").queue;
-    world.bfq.set_urgency(world.now, queue, Urgency::Interactive);
+    let (mut world, queue) = urged(ms(200));
     world.run_for(ms(4_000));
     let meanwhile = part(&world);
     world.bfq.set_urgency(world.now, queue, Urgency::None);
@@ -102,10 +108,7 @@ fn what_is_beside_a_start_that_somebody_urges_goes_first_as_well() {
 
 #[test]
 fn it_ends_with_the_urgency() {
-    let mut world = pausing(BfqTunables::default(), ms(4_000));
-    world.bfq.set_spoken_for(world.now, GroupId(1), true);
-    let queue = world.clients.last().expect("the program").queue;
-    world.bfq.set_urgency(world.now, queue, Urgency::Interactive);
+    let (mut world, queue) = urged(ms(4_000));
     world.run_for(ms(200));
     let meanwhile = part(&world);
     world.bfq.set_urgency(world.now, queue, Urgency::None);
