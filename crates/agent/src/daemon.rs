@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use evenkeel_urgency::{Asking, Rules, Watched};
+use evenkeel_urgency::{Asking, OFTEN, Rules, Watched};
 use evenkeel_wire::agent::{FromGuest, FromHost, Level, VERSION};
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -14,7 +14,7 @@ use crate::channel::{Channel, Way};
 use crate::clock;
 use crate::events::{Event, Events};
 use crate::ioprio::{IoPrio, Raised};
-use crate::procfs::Proc;
+use crate::procfs::{Counters, Proc};
 use crate::signals::Ending;
 use crate::status::{Listener, Reply, Request, Status, Urgent};
 
@@ -26,9 +26,6 @@ const BURST_WINDOW: Duration = Duration::from_millis(180);
 /// How often `/proc` is looked through without process events, and with them.
 const SCAN_WITHOUT_EVENTS: Duration = Duration::from_millis(100);
 const SCAN_WITH_EVENTS: Duration = Duration::from_secs(10);
-
-/// Processes are looked at together, at whole multiples of this: each time costs a wake-up.
-const TICK: Duration = Duration::from_millis(20);
 
 /// How often an urgent process is searched for new threads.
 const THREADS_AGAIN: Duration = Duration::from_millis(100);
@@ -52,6 +49,7 @@ struct Process {
     name: String,
     /// Tells it from a later one with the same number.
     started: u64,
+    counters: Counters,
     watched: Watched,
     reason: &'static str,
     next_look: Duration,
@@ -286,10 +284,12 @@ impl Agent {
             return None;
         }
         let identity = self.proc.identity(pid).filter(|identity| !identity.is_kernel)?;
-        let bytes = self.proc.read_bytes(pid)?;
+        let mut counters = self.proc.counters(pid);
+        let bytes = counters.read_bytes()?;
         let process = Process {
             name: identity.name,
             started: identity.started,
+            counters,
             watched: Watched::new(now, bytes),
             reason: "it reads again after a pause",
             next_look: now,
@@ -331,15 +331,19 @@ impl Agent {
                 continue;
             }
             let before = process.watched.level();
-            let Some(bytes) = self.proc.read_bytes(pid) else {
+            let Some(bytes) = process.counters.read_bytes() else {
                 gone.push(pid);
                 continue;
             };
             let level = process.watched.look(now, bytes, &self.rules);
             if process.watched.is_in_doubt(now) {
-                process.watched.seen(now, self.proc.is_held_up(pid));
+                process.watched.seen(now, process.counters.is_held_up());
             }
-            process.next_look = at_tick(now + process.watched.next_look(now));
+            let interval = process.watched.next_look(now);
+            process.next_look = at_multiple(now + interval, interval);
+            if interval > OFTEN {
+                process.counters.close();
+            }
             match level {
                 Level::None => process.reason = "it reads again after a pause",
                 Level::SoftRealTime => process.reason = "it reads at a steady, modest rate",
@@ -457,9 +461,10 @@ impl Agent {
     }
 }
 
-/// Returns the last tick up to `time`.
-fn at_tick(time: Duration) -> Duration {
-    let past = time.as_nanos() % TICK.as_nanos();
+/// Returns the last multiple of `interval` up to `time`: processes are looked at together, since
+/// each time costs a wake-up.
+fn at_multiple(time: Duration, interval: Duration) -> Duration {
+    let past = time.as_nanos() % interval.as_nanos();
     time.saturating_sub(Duration::from_nanos(u64::try_from(past).unwrap_or(0)))
 }
 

@@ -1,7 +1,8 @@
 //! `/proc`, read with care: processes come and go while one looks.
 
 use std::fs::{self, File};
-use std::io::Read as _;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::str::SplitAsciiWhitespace;
 
@@ -36,32 +37,9 @@ impl Proc {
         numbers(&self.0.join(pid.to_string()).join("task"))
     }
 
-    /// Returns how many bytes a process has read from disks, its ended threads included; `None`
-    /// if it is gone or not ours to see.
-    pub(crate) fn read_bytes(&self, pid: u32) -> Option<u64> {
-        let text = read(&self.0.join(pid.to_string()).join("io"))?;
-        let line = text.lines().find_map(|line| line.strip_prefix("read_bytes: "))?;
-        line.trim().parse().ok()
-    }
-
-    /// Returns whether a thread of a process waits for a disk, or for something else that nothing
-    /// interrupts.
-    pub(crate) fn is_held_up(&self, pid: u32) -> bool {
-        let dir = self.0.join(pid.to_string());
-        let Some((is_leader_held_up, threads)) = read(&dir.join("stat")).and_then(|text| {
-            let mut fields = fields(&text)?;
-            Some((fields.next()? == HELD_UP, fields.nth(THREADS - 1)?.to_owned()))
-        }) else {
-            return false;
-        };
-        is_leader_held_up
-            || threads != "1"
-                && self.threads(pid).into_iter().filter(|&id| id != pid).any(|id| {
-                    let stat = read(&dir.join("task").join(id.to_string()).join("stat"));
-                    stat.is_some_and(|text| {
-                        fields(&text).and_then(|mut f| f.next()) == Some(HELD_UP)
-                    })
-                })
+    /// Returns the counters of a process; whether it exists shows when they are read.
+    pub(crate) fn counters(&self, pid: u32) -> Counters {
+        Counters { dir: self.0.join(pid.to_string()), io: None, stat: None }
     }
 
     /// Returns who a process is; `None` if it is gone.
@@ -70,6 +48,54 @@ impl Proc {
     }
 }
 
+/// What of a process is read again and again.
+#[derive(Debug)]
+pub(crate) struct Counters {
+    /// Its directory in `/proc`.
+    dir: PathBuf,
+    /// Files that stay open: opening one costs more than reading it.
+    io: Option<File>,
+    stat: Option<File>,
+}
+
+impl Counters {
+    /// Returns how many bytes the process has read from disks, its ended threads included; `None`
+    /// if it is gone or not ours to see.
+    pub(crate) fn read_bytes(&mut self) -> Option<u64> {
+        let text = read_kept(&mut self.io, &self.dir, "io")?;
+        let line = text.lines().find_map(|line| line.strip_prefix("read_bytes: "))?;
+        line.trim().parse().ok()
+    }
+
+    /// Returns whether a thread of the process waits for a disk, or for something else that nothing
+    /// interrupts.
+    pub(crate) fn is_held_up(&mut self) -> bool {
+        let Some((is_leader_held_up, threads)) = read_kept(&mut self.stat, &self.dir, "stat")
+            .and_then(|text| {
+                let mut fields = fields(&text)?;
+                Some((fields.next()? == HELD_UP, fields.nth(THREADS - 1)?.to_owned()))
+            })
+        else {
+            return false;
+        };
+        let is_thread_held_up = |id: u32| {
+            let stat = read(&self.dir.join(format!("task/{id}/stat")));
+            stat.is_some_and(|text| fields(&text).and_then(|mut f| f.next()) == Some(HELD_UP))
+        };
+        is_leader_held_up
+            || threads != "1" && numbers(&self.dir.join("task")).into_iter().any(is_thread_held_up)
+    }
+
+    /// Closes its files, until it is read again.
+    pub(crate) fn close(&mut self) {
+        (self.io, self.stat) = (None, None);
+    }
+}
+
+/// Files with numbers below this stay open: a guest may have more processes than a process may have
+/// files.
+const KEPT: i32 = 512;
+
 /// The state of a thread that waits for a disk.
 const HELD_UP: &str = "D";
 /// Where in `stat`, counted from the state, the number of threads is.
@@ -77,8 +103,23 @@ const THREADS: usize = 17;
 
 /// Reads a small file of `/proc`, which is whole in one read.
 fn read(path: &Path) -> Option<String> {
+    read_whole(&File::open(path).ok()?)
+}
+
+/// The same for a file that may be open already, and stays open if there is room.
+fn read_kept(kept: &mut Option<File>, dir: &Path, name: &str) -> Option<String> {
+    if let Some(file) = kept {
+        return read_whole(file);
+    }
+    let file = File::open(dir.join(name)).ok()?;
+    let text = read_whole(&file);
+    *kept = Some(file).filter(|file| file.as_raw_fd() < KEPT);
+    text
+}
+
+fn read_whole(file: &File) -> Option<String> {
     let mut text = [0; 2048];
-    let length = File::open(path).and_then(|mut file| file.read(&mut text)).ok()?;
+    let length = file.read_at(&mut text, 0).ok()?;
     Some(String::from_utf8_lossy(&text[..length]).into_owned())
 }
 
@@ -110,6 +151,8 @@ fn parse_stat(text: &str) -> Option<Identity> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     #[test]
@@ -136,6 +179,21 @@ mod tests {
         assert!(proc.threads(pid).contains(&pid));
         let identity = proc.identity(pid).expect("it runs");
         assert!(!identity.is_kernel && identity.parent > 0);
-        assert!(!proc.is_held_up(pid), "who reads that runs");
+    }
+
+    #[test]
+    fn counters_are_read_again_and_end_with_the_process() {
+        let mut child = Command::new("sleep").arg("1000").spawn().expect("sleep is there");
+        let mut counters = Proc::new("/proc").counters(child.id());
+        for _ in 0..2 {
+            assert!(counters.read_bytes().is_some());
+            assert!(!counters.is_held_up(), "it sleeps");
+            assert!(counters.io.is_some() && counters.stat.is_some(), "they stay open");
+        }
+        counters.close();
+        assert!(counters.read_bytes().is_some(), "opened again");
+        child.kill().expect("it is ours");
+        child.wait().expect("it is ours");
+        assert_eq!((counters.read_bytes(), counters.is_held_up()), (None, false));
     }
 }

@@ -21,6 +21,9 @@ use evenkeel_wire::agent::Level;
 /// How long after its last read, or its start, a process is helped.
 const HELP_AFTER_READ: Duration = Duration::from_secs(1);
 
+/// How often a process is looked at that has read lately.
+pub const OFTEN: Duration = Duration::from_millis(20);
+
 /// Bounds of the rules.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Rules {
@@ -197,11 +200,12 @@ impl Watched {
         self.by_hand
     }
 
-    /// Returns how soon it must be looked at again: soon while it reads, seldom while it sleeps.
+    /// Returns how soon it must be looked at again: soon while it reads, seldom while it sleeps. No
+    /// rhythm has pauses of two seconds.
     pub fn next_look(&self, now: Duration) -> Duration {
         let idle = now.saturating_sub(self.active);
-        if idle < Duration::from_secs(5) {
-            Duration::from_millis(20)
+        if idle < Duration::from_secs(2) {
+            OFTEN
         } else if idle < Duration::from_secs(60) {
             Duration::from_millis(250)
         } else {
