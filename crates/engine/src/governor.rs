@@ -22,8 +22,7 @@
 //! searches begin with what is enough without him.
 //!
 //! Who is alone with short commands keeps nobody waiting, so no knee is looked for: the device gets
-//! all that it may. Where that is more than several may have there *together*, the first request of
-//! somebody else ends it at once.
+//! all that it may. The first request of somebody else ends that at once.
 //!
 //! Source of the idea, that little in flight at full rate is where to be, and that it is found by
 //! trying: N. Cardwell and others, "BBR: Congestion-Based Congestion Control", ACM Queue 14, 2016.
@@ -171,9 +170,11 @@ pub(crate) struct Governor {
     is_on: bool,
     /// Whether it is narrow for those who wait for each answer.
     favours: bool,
-    /// The highest level: all that several may have at the device together.
+    /// The highest level: all that the device may be given.
     top: usize,
-    together: u32,
+    /// The level for what has not been at work yet, and its commands.
+    first: usize,
+    usual: u32,
     /// All that the device may be given.
     most: u32,
     kinds: [Kind; 2],
@@ -207,7 +208,8 @@ impl Governor {
             is_on: false,
             favours: false,
             top: 0,
-            together: u32::MAX,
+            first: 0,
+            usual: u32::MAX,
             most: 0,
             kinds: [kind; 2],
             knees: [None; Load::COUNT],
@@ -248,22 +250,23 @@ impl Governor {
         self.forget();
     }
 
-    /// Changes how many of them several VMs may have there together; all unless told otherwise.
-    pub(crate) fn set_together(&mut self, together: u32) {
-        if together != self.together {
-            self.together = together;
+    /// Changes how many commands of a load may be there before its knee has been looked for; all
+    /// unless told otherwise.
+    pub(crate) fn set_usual(&mut self, usual: u32) {
+        if usual != self.usual {
+            self.usual = usual;
             self.forget();
         }
     }
 
-    /// Returns how many commands several VMs may have at the device together.
-    pub(crate) fn together(&self) -> u32 {
-        self.together.min(self.most)
+    /// Returns how many commands are usually enough for the device.
+    pub(crate) fn usual(&self) -> u32 {
+        self.usual.min(self.most)
     }
 
     fn forget(&mut self) {
-        let together = self.together();
-        self.top = LADDER.partition_point(|&level| level < together).min(LADDER.len() - 1);
+        let level = |most: u32| LADDER.partition_point(|&level| level < most).min(LADDER.len() - 1);
+        (self.top, self.first) = (level(self.most), level(self.usual()));
         self.knees = [None; Load::COUNT];
         self.load = Load::default();
         self.begin(Phase::Full);
@@ -414,7 +417,7 @@ impl Governor {
         }
         let (writes, long) = (epoch.written * 2 > epoch.sectors, epoch.long * 2 > epoch.sectors);
         let narrow = self.favours && now < self.narrow_until;
-        let may_be_alone = self.together() < self.most && !long && !narrow;
+        let may_be_alone = self.usual() < self.most && !long && !narrow;
         let alone = may_be_alone && now >= self.together_until;
         let load = Load { writes, long, narrow, alone };
         if let Some(wide) = &mut self.knees[load.wide().index()] {
@@ -540,7 +543,7 @@ impl Governor {
             let level = |long: bool| {
                 let load = Load { writes, long, ..self.load };
                 let at_work = load.index() == self.load.index();
-                let knee = self.knees[load.index()].map_or(self.top, |knee| knee.level);
+                let knee = self.knees[load.index()].map_or(self.first, |knee| knee.level);
                 match phase {
                     _ if load.alone => self.top,
                     Phase::Full if at_work => self.widest(load),
@@ -548,8 +551,7 @@ impl Governor {
                     _ => knee,
                 }
             };
-            let together = LADDER[level(false)].min(self.together());
-            let commands = if self.load.alone { self.most } else { together };
+            let commands = LADDER[level(false)].min(self.most);
             let sectors = u64::from(LADDER[level(true)]) * u64::from(UNIT_SECTORS);
             // What the highest level is about is the number of commands.
             let sectors = if level(true) == self.top { sectors * 8 } else { sectors };

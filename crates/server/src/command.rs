@@ -74,8 +74,8 @@ pub(crate) struct Schedule {
     pub(crate) engine: Option<EngineConfig>,
     /// Whether a governor finds out how much the device needs; means nothing without the others.
     pub(crate) governs: bool,
-    /// How many commands several VMs may have there together then.
-    pub(crate) depth_together: u32,
+    /// How many commands usually are enough for it.
+    pub(crate) usual_depth: u32,
     /// How long the worker looks for work before it sleeps, at most.
     pub(crate) polls: Nanos,
     /// New weights, by position in the pool's list of groups.

@@ -96,9 +96,8 @@ pub(crate) fn depth(pool: &Pool, rotational: bool, takes: Option<u32>) -> u32 {
     pool.depth.or(takes).unwrap_or(usual)
 }
 
-/// Returns how many commands several VMs may have at the device together under a governor; one that
-/// is alone has the whole depth.
-pub(crate) fn depth_together(pool: &Pool, takes: Option<u32>) -> u32 {
+/// Returns how many commands are usually enough for the device: where its governor begins.
+pub(crate) fn usual_depth(pool: &Pool, takes: Option<u32>) -> u32 {
     pool.depth.or(takes).unwrap_or(DEPTH_FLASH)
 }
 
@@ -412,9 +411,9 @@ mod tests {
         let pool = |scheduler, depth| Pool { scheduler, depth, ..Pool::default() };
         let usual = pool(None, None);
         assert_eq!(depth(&usual, false, None), DEPTH_FLASH_MOST, "for who is alone");
-        assert_eq!(depth_together(&usual, None), DEPTH_FLASH);
-        assert_eq!(depth_together(&usual, Some(9)), 9);
-        assert_eq!(depth_together(&pool(None, Some(64)), Some(9)), 64);
+        assert_eq!(usual_depth(&usual, None), DEPTH_FLASH);
+        assert_eq!(usual_depth(&usual, Some(9)), 9);
+        assert_eq!(usual_depth(&pool(None, Some(64)), Some(9)), 64);
         assert_eq!(depth(&pool(Some(Scheduler::None), None), false, None), DEPTH_FLASH_MOST);
         assert_eq!(depth(&pool(Some(Scheduler::Kyber), None), false, None), DEPTH_FLASH);
         assert_eq!(depth(&usual, true, None), DEPTH_ROTATIONAL);

@@ -150,7 +150,7 @@ impl Pool {
             engine,
             model,
             governs: governs(&plan.settings, rotational),
-            depth_together: schedule.depth_together(&plan.settings),
+            usual_depth: schedule.usual_depth(&plan.settings),
             tells_streams_apart: plan.settings.streams.unwrap_or(true),
             polls: polls(&plan.settings),
             sqpoll_ms: plan.settings.sqpoll_ms,

@@ -10,7 +10,7 @@ use evenkeel_wire::status::{BlameStatus, GroupStatus, PoolStatus, VmExplain};
 use evenkeel_wire::{Pool, PoolChange, Problem, Problems};
 
 use crate::command::{Explained, Schedule};
-use crate::config::{GroupNames, PoolPlan, blocks, depth, depth_together, governs, polls};
+use crate::config::{GroupNames, PoolPlan, blocks, depth, governs, polls, usual_depth};
 use crate::elevator::{check_elevator, elevator};
 use crate::limits::{self, Control, GateFigures};
 use crate::status::{self, PoolFigures};
@@ -48,9 +48,9 @@ impl Scheduling {
         EngineConfig { elevator, depth, blocks: blocks(settings) }
     }
 
-    /// Returns how many commands several VMs may have at the device together under a governor.
-    pub(crate) fn depth_together(&self, settings: &Pool) -> u32 {
-        depth_together(settings, self.device.takes)
+    /// Returns how many commands are usually enough for the device.
+    pub(crate) fn usual_depth(&self, settings: &Pool) -> u32 {
+        usual_depth(settings, self.device.takes)
     }
 
     /// Returns the limits and reservations of a pool that starts.
@@ -86,9 +86,9 @@ impl Scheduling {
             limits::controls(&settings, &self.names),
         );
         let governs = governs(&settings, self.device.rotational);
-        let depth_together = self.depth_together(&settings);
+        let usual_depth = self.usual_depth(&settings);
         let polls = polls(&settings);
-        let schedule = Schedule { engine, governs, depth_together, polls, weights, controls };
+        let schedule = Schedule { engine, governs, usual_depth, polls, weights, controls };
         Ok((settings, schedule))
     }
 

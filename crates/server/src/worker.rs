@@ -55,8 +55,8 @@ pub(crate) struct Plan {
     pub(crate) model: Option<Modelled>,
     /// Whether a governor finds out how much the device needs.
     pub(crate) governs: bool,
-    /// How many commands several VMs may have there together then.
-    pub(crate) depth_together: u32,
+    /// How many commands usually are enough for it.
+    pub(crate) usual_depth: u32,
     /// Whether reads of one VM at different places may have queues of their own.
     pub(crate) tells_streams_apart: bool,
     /// How long the worker looks for work before it sleeps, at most.
@@ -173,7 +173,7 @@ impl Worker {
         }
         let mut engine = Engine::new(now, &plan.engine);
         engine.tell_streams_apart(plan.tells_streams_apart);
-        engine.set_depth_together(plan.depth_together);
+        engine.set_usual_depth(plan.usual_depth);
         engine.govern(plan.governs);
         let mut groups: Vec<(GroupId, Weight)> = Vec::with_capacity(plan.groups.len());
         for group in &plan.groups {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::verify::Random;
-use super::{Client, Io, IoOp, Options, Wake, wait_for};
+use super::{Client, Io, IoOp, Options, Waiter, Wake};
 
 /// Where the next request goes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -178,12 +178,9 @@ impl Loader {
     ///
     /// What the socket reports; `TimedOut` if answers are missing.
     pub fn settle(&mut self) -> io::Result<()> {
-        let patience = Duration::from_secs(60);
         while self.client.outstanding() > 0 {
-            if self.client.next_completion().map_err(io::Error::other)?.is_none()
-                && self.client.wait(patience)? != Wake::Answers
-            {
-                return Err(io::ErrorKind::TimedOut.into());
+            if self.client.next_completion().map_err(io::Error::other)?.is_none() {
+                expect_answers(self.client.wait(PATIENCE)?)?;
             }
         }
         Ok(())
@@ -227,6 +224,7 @@ impl AsRef<Client> for Loader {
 /// a minute.
 pub fn drive(loaders: &mut [Loader], duration: Duration) -> io::Result<Duration> {
     let start = Instant::now();
+    let mut waiter = Waiter::new(loaders)?;
     loop {
         let mut answered = false;
         for loader in loaders.iter_mut() {
@@ -239,7 +237,7 @@ pub fn drive(loaders: &mut [Loader], duration: Duration) -> io::Result<Duration>
         if answered {
             continue;
         }
-        wait(loaders)?;
+        expect_answers(waiter.wait(loaders, PATIENCE)?)?;
     }
 }
 
@@ -258,7 +256,7 @@ pub fn drive_thinking(
     loop {
         loader.fill();
         while !loader.take()? {
-            wait(std::slice::from_mut(loader))?;
+            expect_answers(loader.client.wait(PATIENCE)?)?;
         }
         let elapsed = start.elapsed();
         if elapsed >= duration {
@@ -268,10 +266,11 @@ pub fn drive_thinking(
     }
 }
 
-/// Sleeps until there may be answers.
-fn wait(loaders: &mut [Loader]) -> io::Result<()> {
-    let patience = Duration::from_secs(60);
-    match wait_for(loaders, patience)?.0 {
+/// How long nobody answers before that is an error.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn expect_answers(wake: Wake) -> io::Result<()> {
+    match wake {
         Wake::Answers => Ok(()),
         Wake::Broken => Err(io::ErrorKind::InvalidData.into()),
         Wake::Gone => Err(io::ErrorKind::ConnectionReset.into()),

@@ -30,7 +30,7 @@ pub use handshake::feature;
 use memory::Memory;
 pub use request::{Io, IoOp, Options};
 use vring::{Completion, Layout, RingFault, Token, Vring};
-pub use wait::{Wake, wait_for};
+pub use wait::{Waiter, Wake};
 
 /// Guest address at which the shared memory begins.
 pub const GUEST_BASE: u64 = 1 << 32;
@@ -170,15 +170,6 @@ impl Client {
     /// Asks for interrupts; `true` if there are answers already.
     pub fn arm(&mut self) -> bool {
         self.vrings.iter_mut().fold(false, |ready, vring| vring.arm() | ready)
-    }
-
-    /// Sleeps until there are answers, the server is gone, or `timeout` is over.
-    ///
-    /// # Errors
-    ///
-    /// What poll reports.
-    pub fn wait(&mut self, timeout: Duration) -> io::Result<Wake> {
-        wait_for(std::slice::from_mut(self), timeout).map(|(wake, _index)| wake)
     }
 
     /// Submits one request on vring 0 and waits for its answer, which must be the only one.

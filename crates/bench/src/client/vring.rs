@@ -147,6 +147,8 @@ pub struct Vring {
     last_used: u16,
     /// Where the event index was put out of reach; `None` while interrupts are asked for.
     quiet_since: Option<u16>,
+    /// The answer that an interrupt was asked for last.
+    armed: Option<u16>,
     /// Kicks written.
     kicks: u64,
 }
@@ -174,6 +176,7 @@ impl Vring {
             published: 0,
             last_used: 0,
             quiet_since: None,
+            armed: None,
             kicks: 0,
         })
     }
@@ -332,8 +335,11 @@ impl Vring {
 
     /// Asks for an interrupt at the next answer; `true` if one has come already.
     pub fn arm(&mut self) -> bool {
-        self.set_interrupts(self.last_used, 0);
-        self.quiet_since = None;
+        if self.armed != Some(self.last_used) {
+            self.set_interrupts(self.last_used, 0);
+            self.quiet_since = None;
+            self.armed = Some(self.last_used);
+        }
         self.used_index() != self.last_used
     }
 
@@ -345,6 +351,7 @@ impl Vring {
         if !is_quiet {
             self.set_interrupts(behind, 1);
             self.quiet_since = Some(behind);
+            self.armed = None;
         }
     }
 
@@ -356,7 +363,7 @@ impl Vring {
         self.free.clear();
         self.free.extend((0..u16::try_from(self.slots.len()).expect("depth is 16 bits")).rev());
         (self.next_available, self.published, self.last_used) = (0, 0, 0);
-        self.quiet_since = None;
+        (self.quiet_since, self.armed) = (None, None);
     }
 
     /// Writes one descriptor of the table at `table` (an offset into the shared memory).

@@ -1,19 +1,13 @@
 //! One place to wait for any number of clients.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Client;
-
-/// Most clients that one thread waits for.
-const CLIENTS_MAX: usize = 64;
-/// Up to so many without allocating.
-const CLIENTS_FEW: usize = 16;
-/// Descriptors of each.
-const FDS: usize = 3;
 
 /// What ended a wait.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -28,63 +22,107 @@ pub enum Wake {
     Timeout,
 }
 
-/// Sleeps until one of `clients` has answers or lost its server, and says which by its index.
-///
-/// # Errors
-///
-/// What poll reports.
-///
-/// # Panics
-///
-/// Panics at no client at all and at more than 64.
-pub fn wait_for<C>(clients: &mut [C], timeout: Duration) -> io::Result<(Wake, usize)>
-where
-    C: AsMut<Client> + AsRef<Client>,
-{
-    assert!(clients.len() <= CLIENTS_MAX, "one thread drives at most {CLIENTS_MAX} clients");
-    for (index, client) in clients.iter_mut().enumerate() {
-        if client.as_mut().arm() {
-            return Ok((Wake::Answers, index));
+impl Client {
+    /// Sleeps until there are answers, the server is gone, or `timeout` is over.
+    ///
+    /// # Errors
+    ///
+    /// What poll reports.
+    pub fn wait(&mut self, timeout: Duration) -> io::Result<Wake> {
+        if self.arm() {
+            return Ok(Wake::Answers);
+        }
+        let socket = self.channel.socket();
+        let fds = [self.call.as_fd(), self.err.as_fd(), socket];
+        let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let timeout = Timespec::try_from(timeout).expect("timeouts are short");
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok(Wake::Answers),
+            Err(error) => return Err(error.into()),
+        }
+        let [answers, broken, gone] = fds.map(|fd| !fd.revents().is_empty());
+        if answers {
+            drain(&self.call);
+            Ok(Wake::Answers)
+        } else if broken {
+            drain(&self.err);
+            Ok(Wake::Broken)
+        } else {
+            Ok(if gone { Wake::Gone } else { Wake::Timeout })
         }
     }
-    let stand_in = clients[0].as_ref().channel.socket();
-    let empty = || PollFd::from_borrowed_fd(stand_in, PollFlags::empty());
-    let (mut few, mut many): ([PollFd<'_>; FDS * CLIENTS_FEW], Vec<PollFd<'_>>);
-    let fds = if clients.len() <= CLIENTS_FEW {
-        few = std::array::from_fn(|_slot| empty());
-        &mut few[..FDS * clients.len()]
-    } else {
-        many = (0..FDS * clients.len()).map(|_slot| empty()).collect();
-        &mut many[..]
-    };
-    for (three, client) in fds.chunks_mut(FDS).zip(clients.iter()) {
-        let client = client.as_ref();
-        three[0] = PollFd::new(&client.call, PollFlags::IN);
-        three[1] = PollFd::new(&client.err, PollFlags::IN);
-        three[2] = PollFd::from_borrowed_fd(client.channel.socket(), PollFlags::IN);
+}
+
+/// Waits for any number of clients, which stay connected meanwhile.
+pub struct Waiter {
+    epoll: OwnedFd,
+    /// What happened last.
+    events: Vec<Event>,
+}
+
+impl std::fmt::Debug for Waiter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Waiter").field("epoll", &self.epoll).finish_non_exhaustive()
     }
-    let timeout = Timespec::try_from(timeout).expect("timeouts are short");
-    match poll(fds, Some(&timeout)) {
-        Ok(0) => return Ok((Wake::Timeout, 0)),
-        Ok(_) => {}
-        Err(rustix::io::Errno::INTR) => return Ok((Wake::Answers, 0)),
-        Err(error) => return Err(error.into()),
+}
+
+/// What a descriptor that is waited for means.
+const ANSWERS: u64 = 0;
+const BROKEN: u64 = 1;
+const GONE: u64 = 2;
+
+impl Waiter {
+    /// Makes one for these clients.
+    ///
+    /// # Errors
+    ///
+    /// What epoll reports.
+    pub fn new<C: AsRef<Client>>(clients: &[C]) -> io::Result<Self> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        for client in clients.iter().map(AsRef::as_ref) {
+            // An eventfd tells of each time it is written to, so nobody need read it.
+            for (fd, means) in [
+                (client.call.as_fd(), ANSWERS),
+                (client.err.as_fd(), BROKEN),
+                (client.channel.socket(), GONE),
+            ] {
+                let flags = EventFlags::IN | EventFlags::ET;
+                epoll::add(&epoll, fd, EventData::new_u64(means), flags)?;
+            }
+        }
+        Ok(Self { epoll, events: Vec::with_capacity(2 * clients.len()) })
     }
-    let mut other = None;
-    for (index, three) in fds.chunks(FDS).enumerate() {
-        if !three[0].revents().is_empty() {
-            drain(&clients[index].as_ref().call);
-            return Ok((Wake::Answers, index));
+
+    /// Sleeps until one of the `clients` that it was made for has answers or lost its server.
+    ///
+    /// # Errors
+    ///
+    /// What epoll reports.
+    pub fn wait<C: AsMut<Client>>(
+        &mut self,
+        clients: &mut [C],
+        timeout: Duration,
+    ) -> io::Result<Wake> {
+        if clients.iter_mut().fold(false, |ready, client| client.as_mut().arm() | ready) {
+            return Ok(Wake::Answers);
         }
-        if !three[1].revents().is_empty() {
-            drain(&clients[index].as_ref().err);
-            return Ok((Wake::Broken, index));
+        let timeout = Timespec::try_from(timeout).expect("timeouts are short");
+        self.events.clear();
+        let events = rustix::buffer::spare_capacity(&mut self.events);
+        match epoll::wait(&self.epoll, events, Some(&timeout)) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok(Wake::Answers),
+            Err(error) => return Err(error.into()),
         }
-        if !three[2].revents().is_empty() {
-            other = other.or(Some((Wake::Gone, index)));
-        }
+        let worst = self.events.iter().map(|event| event.data.u64()).max();
+        Ok(match worst {
+            None => Wake::Timeout,
+            Some(ANSWERS) => Wake::Answers,
+            Some(BROKEN) => Wake::Broken,
+            Some(_) => Wake::Gone,
+        })
     }
-    Ok(other.unwrap_or((Wake::Timeout, 0)))
 }
 
 /// Sets an eventfd back to zero.

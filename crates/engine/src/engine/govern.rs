@@ -16,10 +16,11 @@ impl Engine {
         self.scheduler.set_depth(self.scheduled_depth());
     }
 
-    /// Says how many commands several VMs may have at the device together under a governor, if that
-    /// is less than the depth, which one that is alone may have. All unless told otherwise.
-    pub fn set_depth_together(&mut self, depth: u32) {
-        self.governor.set_together(depth.max(1));
+    /// Says how many commands usually are enough for the device: what a load may have there that no
+    /// governor has looked into yet, and what the elevator shares out. All of the depth unless told
+    /// otherwise.
+    pub fn set_usual_depth(&mut self, depth: u32) {
+        self.governor.set_usual(depth.max(1));
         self.scheduler.set_depth(self.scheduled_depth());
     }
 
@@ -40,7 +41,7 @@ impl Engine {
 
     /// Returns what the elevator shares out among those who wait.
     pub(super) fn scheduled_depth(&self) -> u32 {
-        if self.governor.is_on() { self.governor.together() } else { self.depth }
+        if self.governor.is_on() { self.governor.usual() } else { self.depth }
     }
 
     /// Lets the governor know that there is another elevator.

@@ -189,7 +189,7 @@ fn who_asks_for_much_at_a_time_is_no_reason_to_be_narrow() {
 #[test]
 fn who_is_alone_has_all_of_the_device_until_somebody_comes() {
     let mut bench = Bench::new(128, 4);
-    bench.governor.set_together(32);
+    bench.governor.set_usual(32);
     let mut lone = 0;
     bench.governor.arrived(bench.now, VM, 9, true, &mut lone);
     bench.run(false, 8, Nanos::from_secs(2));
@@ -198,7 +198,8 @@ fn who_is_alone_has_all_of_the_device_until_somebody_comes() {
     assert_eq!((found.reads.commands, found.writes.commands, found.searches), (128, 128, 0));
 
     bench.governor.arrived(bench.now, OTHER, 9, true, &mut lone);
-    assert_eq!(bench.report().reads.commands, 32, "at once");
+    let found = bench.report();
+    assert_eq!((found.alone, found.writes.commands), (false, 32), "at once; nobody writes");
     for _ in 0..20 {
         bench.governor.arrived(bench.now, VM, 9, true, &mut lone);
         bench.governor.arrived(bench.now, OTHER, 9, true, &mut lone);
@@ -212,7 +213,7 @@ fn who_is_alone_has_all_of_the_device_until_somebody_comes() {
 #[test]
 fn who_is_alone_with_long_commands_or_waits_for_each_answer_is_given_what_he_needs() {
     let mut bench = Bench::new(128, 4);
-    bench.governor.set_together(32);
+    bench.governor.set_usual(32);
     bench.run(false, 256, Nanos::from_secs(2));
     assert_eq!((bench.report().alone, bench.report().reads.bytes), (false, 4 * 128 * KIB));
     bench.run(false, 8, Nanos::from_secs(1));

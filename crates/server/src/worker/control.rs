@@ -85,7 +85,7 @@ impl Worker {
         if let Some(config) = &schedule.engine {
             self.engine.set_depth(config.depth);
             self.engine.set_elevator(now, &config.elevator);
-            self.engine.set_depth_together(schedule.depth_together);
+            self.engine.set_usual_depth(schedule.usual_depth);
             self.engine.govern(schedule.governs);
         }
         self.polling.set_most(schedule.polls);

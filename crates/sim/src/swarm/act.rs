@@ -73,7 +73,7 @@ impl Scene {
             let governs = self.more.per_mille(500);
             let together = pick(&mut self.more, &[1, 2, 16, u32::MAX]);
             self.world.control(|engine, _| {
-                engine.set_depth_together(together);
+                engine.set_usual_depth(together);
                 engine.govern(governs);
             });
         }
