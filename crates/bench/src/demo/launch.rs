@@ -47,7 +47,15 @@ impl fmt::Display for Run {
 /// The guest is gone, or the application failed other than by taking too long.
 pub(crate) fn start(guest: &Guest, through: &str) -> Result<Run> {
     let launch = format!("guest launch {} /mnt/app/bin/app app /mnt/app", LIMIT.as_secs());
-    run(guest, through, &launch)
+    Ok(run(guest, through, &launch)?.run)
+}
+
+/// One start, and what is known of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Launched {
+    pub(crate) run: Run,
+    /// For how many ms the program waited for the disk, if the guest could tell.
+    pub(crate) disk_ms: Option<f64>,
 }
 
 /// Carries out `launch`, a `guest launch` of some program, with cold caches.
@@ -55,17 +63,21 @@ pub(crate) fn start(guest: &Guest, through: &str) -> Result<Run> {
 /// # Errors
 ///
 /// As [`start`].
-pub(crate) fn run(guest: &Guest, through: &str, launch: &str) -> Result<Run> {
+pub(crate) fn run(guest: &Guest, through: &str, launch: &str) -> Result<Launched> {
     let script = format!("echo 3 >/proc/sys/vm/drop_caches; {through} {launch}");
     let limit = LIMIT + Duration::from_secs(30);
     let output = guest.spawn(&script)?.wait(limit)?;
     let errors = String::from_utf8_lossy(&output.stderr);
     let text = output.text();
-    match text.parse::<u64>() {
-        Ok(nanos) => Ok(Run::Took(Duration::from_nanos(nanos))),
-        Err(_) if text == "timeout" => Ok(Run::TimedOut),
-        Err(_) => bail!("the application did not start: {text} {errors}"),
-    }
+    let mut numbers = text.split(' ').map(str::parse::<u64>);
+    let run = match numbers.next() {
+        Some(Ok(nanos)) => Run::Took(Duration::from_nanos(nanos)),
+        _ if text == "timeout" => Run::TimedOut,
+        _ => bail!("the application did not start: {text} {errors}"),
+    };
+    let disk_ms =
+        numbers.find_map(Result::ok).map(|ms| Duration::from_millis(ms).as_secs_f64() * 1e3);
+    Ok(Launched { run, disk_ms })
 }
 
 /// A start that takes longer has failed.

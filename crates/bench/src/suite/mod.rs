@@ -34,6 +34,7 @@ pub use self::player::{Film, Player, PlayerRow, player};
 pub use self::root::image_path;
 pub use self::rows::{Measured, Startup, StartupRow, Throughput, ThroughputRow};
 use self::scene::{Props, Scene, Stage};
+use crate::demo::launch::Launched;
 
 /// Distance between two samples of throughput.
 const SAMPLE: Duration = Duration::from_secs(2);
@@ -253,7 +254,7 @@ pub fn startup(
     let mut rows: Vec<StartupRow> = Vec::new();
     let all = scenarios.len() * apps.len();
     for (app, time) in apps.iter().flat_map(|app| (1..=SETTLING_STARTS).map(move |n| (app, n))) {
-        let run = scene.launch(app)?;
+        let run = scene.launch(app)?.run;
         say(&format!("{app}, start {time} of {SETTLING_STARTS} that do not count: {run}"));
     }
     for scenario in &scenarios {
@@ -288,13 +289,14 @@ pub fn startup(
 fn single_run(scene: &Scene, app: &App, runs: u32, tell: &mut dyn FnMut(&str)) -> Result<Measured> {
     let mut measured = Measured::default();
     for number in 1..=runs {
-        let run = scene.launch(app)?;
+        let Launched { run, disk_ms } = scene.launch(app)?;
         tell(&format!("{app}, start {number} of {runs}: {run}"));
         if run.failed() {
             measured.failed = true;
             break;
         }
         measured.samples.push(run.ms());
+        measured.disk_ms.extend(disk_ms);
     }
     Ok(measured)
 }
@@ -321,7 +323,7 @@ pub fn throughput(
             let (samples, beside) = sample(&scene, seconds)?;
             loads.stop()?;
             scene.rest()?;
-            let measured = Measured { samples, failed: false };
+            let measured = Measured { samples, ..Measured::default() };
             let mean = measured.summary().map_or(0.0, |summary| summary.mean);
             tell(&format!("repeat {repeat}: {mean:.2} MB/s"));
             row.add(measured, beside);

@@ -118,8 +118,8 @@ mod tests {
 
     #[test]
     fn overall_statistics_are_those_of_the_means_below_a_line_about_the_host() {
-        let run = |samples: &[f64]| Measured { samples: samples.to_vec(), failed: false };
-        let aborted = Measured { samples: vec![1.0], failed: true };
+        let run = |samples: &[f64]| Measured { samples: samples.to_vec(), ..Measured::default() };
+        let aborted = Measured { samples: vec![1.0], failed: true, ..Measured::default() };
         let runs = [run(&[1.0, 3.0]), aborted, run(&[3.0, 5.0])];
         let text = overall(&title(&scenario(), "xterm"), &runs, "ms");
         let lines: Vec<&str> = text.lines().collect();

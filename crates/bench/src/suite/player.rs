@@ -80,7 +80,7 @@ pub fn player(options: &Options, film: Film, say: &mut dyn FnMut(&str)) -> Resul
             let samples = play(&scene, film)?;
             let (guest, beside) = loads.stop()?;
             scene.rest()?;
-            row.add(Measured { samples, failed: false }, guest + beside);
+            row.add(Measured { samples, ..Measured::default() }, guest + beside);
             let (late, pieces) = row.late();
             tell(&format!("repeat {repeat}: {late} of {pieces} pieces late so far"));
         }
@@ -209,7 +209,7 @@ mod tests {
         let mut row = PlayerRow::new(&scenario, FILM);
         let samples = waits("900000000 10000000 250000000 251000000\n").unwrap();
         assert_eq!(samples, [10.0, 250.0, 251.0]);
-        row.add(Measured { samples, failed: false }, 2.0);
+        row.add(Measured { samples, ..Measured::default() }, 2.0);
         let report = Player { rows: vec![row] };
         let json = serde_json::json!(report);
         assert_eq!((&json["rows"][0]["late"], &json["rows"][0]["pieces"]), (&1.into(), &3.into()));

@@ -13,6 +13,8 @@ use crate::stats::Summary;
 pub struct Measured {
     /// Start-up times in ms, or throughput in MB/s.
     pub samples: Vec<f64>,
+    /// For how long each program waited for the disk, in ms, where the guest could tell.
+    pub disk_ms: Vec<f64>,
     /// Whether it was aborted: a start took more than 60 s.
     pub failed: bool,
 }
@@ -33,6 +35,12 @@ fn over_runs(runs: &[Measured]) -> Option<Summary> {
         return Some(only);
     }
     Summary::of(&summaries.iter().map(|run| run.mean).collect::<Vec<f64>>())
+}
+
+/// Returns how long a program waited for the disk, over all runs.
+fn mean_wait(runs: &[Measured]) -> Option<f64> {
+    let waits: Vec<f64> = runs.iter().flat_map(|run| &run.disk_ms).copied().collect();
+    mean(&waits).map(rounded)
 }
 
 /// Start-up of one application in one scenario.
@@ -126,6 +134,8 @@ struct StartupFields<'a> {
     loaded_mean_ms: Option<f64>,
     loaded_ci95_ms: Option<f64>,
     ratio: Option<f64>,
+    idle_disk_ms: Option<f64>,
+    loaded_disk_ms: Option<f64>,
     failed_runs: usize,
     readers_mb_s: Option<f64>,
     over_runs: Option<Summary>,
@@ -143,6 +153,8 @@ impl Serialize for StartupRow {
             loaded_mean_ms: loaded.map(|summary| rounded(summary.mean)),
             loaded_ci95_ms: loaded.map(|summary| rounded(summary.ci95)),
             ratio,
+            idle_disk_ms: mean_wait(&self.idle),
+            loaded_disk_ms: mean_wait(&self.runs),
             failed_runs: self.failed_runs(),
             readers_mb_s: mean(&self.readers_mb_s).map(rounded),
             over_runs: loaded,
@@ -268,7 +280,7 @@ report!(
     |_row: &ThroughputRow| String::new()
 );
 
-const STARTUP_COLUMNS: [&str; 13] = [
+const STARTUP_COLUMNS: [&str; 15] = [
     "app",
     "device",
     "guest_load",
@@ -280,6 +292,8 @@ const STARTUP_COLUMNS: [&str; 13] = [
     "loaded_mean_ms",
     "loaded_ci95_ms",
     "ratio",
+    "idle_disk_ms",
+    "loaded_disk_ms",
     "failed_runs",
     "readers_mb_s",
 ];
@@ -341,7 +355,7 @@ mod tests {
     }
 
     fn run(samples: &[f64]) -> Measured {
-        Measured { samples: samples.to_vec(), failed: false }
+        Measured { samples: samples.to_vec(), ..Measured::default() }
     }
 
     #[test]
@@ -365,7 +379,11 @@ mod tests {
     #[test]
     fn an_aborted_run_counts_as_failed_and_not_in_the_means() {
         let mut row = StartupRow::new(&App::Bash, &scenario());
-        row.add(run(&[100.0]), Measured { samples: vec![900.0], failed: true }, 0.0);
+        row.add(
+            run(&[100.0]),
+            Measured { samples: vec![900.0], failed: true, ..Measured::default() },
+            0.0,
+        );
         assert_eq!(serde_json::json!(row)["loaded_mean_ms"], serde_json::Value::Null);
         row.add(run(&[100.0]), run(&[200.0]), 0.0);
         let json = serde_json::json!(row);

@@ -11,7 +11,7 @@ use evenkeel_sim::d36::GuestLoad;
 use super::load::{self, Beside, InGuest};
 use super::player::Film;
 use super::{App, Scenario};
-use crate::demo::launch::{self, PAUSE, Run};
+use crate::demo::launch::{self, Launched, PAUSE};
 use crate::image::fill_image;
 use crate::lab::{Guest, Lab, reader};
 use crate::process::{DiskSpec, PoolSpec, Server};
@@ -96,6 +96,8 @@ impl Scene {
         let guest = lab.guest().name("suite").memory_mib(512).cpus(2);
         let guest = guest.disk(server.socket(0), 2).agent_port(agent_socket(&props.dir)).boot()?;
         guest.run("modprobe -a bfq kyber-iosched")?;
+        // How long a program waits for its disk, where the kernel counts that (5.14).
+        guest.run("echo 1 >/proc/sys/kernel/task_delayacct")?;
         let scene = Self { props, server, guest, scenario: scenario.clone() };
         if matches!(scene.props.stage, Stage::Programs | Stage::Windows) {
             scene.mount_programs()?;
@@ -201,7 +203,7 @@ impl Scene {
     }
 
     /// Starts an application once, with cold caches in guest and host.
-    pub(super) fn launch(&self, app: &App) -> Result<Run> {
+    pub(super) fn launch(&self, app: &App) -> Result<Launched> {
         thread::sleep(PAUSE);
         self.drop_host_caches()?;
         let through = self.scenario.coordination.through();
