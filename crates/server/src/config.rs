@@ -96,7 +96,8 @@ pub(crate) fn depth(pool: &Pool, rotational: bool, takes: Option<u32>) -> u32 {
     pool.depth.or(takes).unwrap_or(usual)
 }
 
-/// Returns how many commands are usually enough for the device: where its governor begins.
+/// Returns how many commands are usually enough for the device: what a governor gives a load that it
+/// has not looked into.
 pub(crate) fn usual_depth(pool: &Pool, takes: Option<u32>) -> u32 {
     pool.depth.or(takes).unwrap_or(DEPTH_FLASH)
 }
@@ -410,7 +411,7 @@ mod tests {
     fn the_depth_comes_from_the_operator_then_the_model_then_the_device() {
         let pool = |scheduler, depth| Pool { scheduler, depth, ..Pool::default() };
         let usual = pool(None, None);
-        assert_eq!(depth(&usual, false, None), DEPTH_FLASH_MOST, "for who is alone");
+        assert_eq!(depth(&usual, false, None), DEPTH_FLASH_MOST, "a governor uses what it needs");
         assert_eq!(usual_depth(&usual, None), DEPTH_FLASH);
         assert_eq!(usual_depth(&usual, Some(9)), 9);
         assert_eq!(usual_depth(&pool(None, Some(64)), Some(9)), 64);

@@ -277,18 +277,6 @@ impl Client {
     }
 }
 
-impl AsMut<Self> for Client {
-    fn as_mut(&mut self) -> &mut Self {
-        self
-    }
-}
-
-impl AsRef<Self> for Client {
-    fn as_ref(&self) -> &Self {
-        self
-    }
-}
-
 /// Connects as soon as somebody listens.
 fn connect_patiently(path: &Path, patience: Duration) -> io::Result<Channel> {
     let deadline = Instant::now() + patience;

@@ -71,9 +71,9 @@ impl Scene {
         self.world.control(|engine, _| engine.set_depth(depth));
         if self.more.per_mille(300) {
             let governs = self.more.per_mille(500);
-            let together = pick(&mut self.more, &[1, 2, 16, u32::MAX]);
+            let usual = pick(&mut self.more, &[1, 2, 16, u32::MAX]);
             self.world.control(|engine, _| {
-                engine.set_usual_depth(together);
+                engine.set_usual_depth(usual);
                 engine.govern(governs);
             });
         }
