@@ -26,6 +26,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Who has been reading at random places for so long is known as one who does, where the host tells
 /// streams apart.
 const FAMILIAR: Duration = Duration::from_secs(20);
+/// BFQ in the guest takes readers that begin for programs that start, for at most 25 s: until then
+/// they are raised there as the program is that is measured beside them.
+const RAISED_IN_GUEST: Duration = Duration::from_secs(30);
 
 /// What the scene consists of.
 #[derive(Clone, Debug)]
@@ -195,9 +198,10 @@ impl Scene {
         if guest_load != GuestLoad::NONE || host_load != GuestLoad::NONE {
             let began = Instant::now();
             reader::settle(true, || self.server.status())?;
-            if self.scenario.coordination.has_streams() {
-                thread::sleep(FAMILIAR.saturating_sub(began.elapsed()));
-            }
+            let in_host = self.scenario.coordination.has_streams().then_some(FAMILIAR);
+            let in_guest = (self.scenario.guest_scheduler == "bfq").then_some(RAISED_IN_GUEST);
+            let longest = in_host.max(in_guest).unwrap_or_default();
+            thread::sleep(longest.saturating_sub(began.elapsed()));
         }
         Ok(Loads { guest, beside })
     }

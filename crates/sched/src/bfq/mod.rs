@@ -114,6 +114,8 @@
 //! 42. What is raised goes before everybody whose turn virtual time has passed.
 //! 43. A group stays lifted for a moment when what starts in it pauses, see `linger`: with a
 //!     scheduler in the guest, the program's next request waits there for those beside it here.
+//! 44. Whose issuer comes from another queue has the past of that one: what others did in it before
+//!     says nothing of him.
 //!
 //! Deliberately absent, with room left: raising of write-back; devices with several actuators.
 //!
@@ -546,6 +548,7 @@ impl Scheduler for Bfq {
         if !queue.busy {
             queue.idle_since = Some(now);
         }
+        self.take_past(id, came_from);
         self.go_on_starting(now, id, came_from);
     }
 

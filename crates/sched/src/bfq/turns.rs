@@ -169,6 +169,23 @@ impl Bfq {
         }
     }
 
+    /// Lets a queue have the past of the one that its issuer has left for it; what others did in it
+    /// says nothing of him. If it is one of several, he counts as who reads in order only if all do.
+    pub(super) fn take_past(&mut self, id: u32, came_from: &[QueueId]) {
+        let past = |queue: &QueueId| {
+            let Queue { seek, played, batches, .. } =
+                self.queues[self.merging.routes[queue.0 as usize] as usize];
+            (seek, played, batches)
+        };
+        let pasts = came_from.iter().map(past);
+        let Some(past) = pasts.reduce(|one, other| if one.0.is_in_order() { other } else { one })
+        else {
+            return;
+        };
+        let queue = &mut self.queues[id as usize];
+        (queue.seek, queue.played, queue.batches) = past;
+    }
+
     /// Raises a queue that is not as far as its issuer was starting in all of the queues in which he
     /// may have been until now: the least that is left to one of them.
     pub(super) fn go_on_starting(&mut self, now: Nanos, id: u32, came_from: &[QueueId]) {

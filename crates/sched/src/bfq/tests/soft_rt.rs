@@ -137,6 +137,43 @@ fn a_start_goes_on_behind_what_looks_like_a_player() {
 }
 
 #[test]
+fn who_goes_on_in_order_beside_a_start_does_not_play_whatever_queue_he_is_in() {
+    for (returns_from_there, expected) in [(true, WrKind::None), (false, WrKind::SoftRt)] {
+        let mut rig = Rig::new(BfqTunables::default(), true);
+        let group = rig.group();
+        let [wild, tidy, program] = [(); 3].map(|()| rig.queue(group));
+        for queue in [wild, tidy] {
+            rig.bfq.queues[queue.0 as usize].idle_since = Some(rig.now);
+        }
+        for _ in 0..16 {
+            rig.read(wild, 1_000_000);
+            rig.serve_all(ms(1));
+        }
+        rig.at = 0;
+        for _ in 0..16 {
+            rig.once(tidy);
+        }
+        let tidy_end = rig.at;
+        rig.pass(ms(60));
+        rig.once(program);
+        assert_eq!(rig.kind(program), WrKind::Interactive);
+        if returns_from_there {
+            rig.bfq.deny_start(rig.now, wild, &[tidy]);
+            // Where the other one goes on.
+            rig.at = tidy_end + (u64::from(tidy.0 - wild.0) << 40);
+        }
+        rig.pass(ms(60));
+        rig.read(wild, 8);
+        assert_eq!(rig.kind(wild), expected);
+        rig.serve_all(ms(1));
+        rig.at = tidy_end;
+        rig.pass(ms(60));
+        rig.read(tidy, 8);
+        assert_eq!(rig.kind(tidy), WrKind::None);
+    }
+}
+
+#[test]
 fn what_an_application_loaded_does_not_delay_what_it_plays() {
     let tunables = BfqTunables { wr_max_time: ms(100), ..BfqTunables::default() };
     let mut rig = Rig::new(tunables, false);
