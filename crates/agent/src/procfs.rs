@@ -152,6 +152,7 @@ fn parse_stat(text: &str) -> Option<Identity> {
 #[cfg(test)]
 mod tests {
     use std::process::Command;
+    use std::thread;
     use std::time::Duration;
 
     use super::*;
@@ -187,13 +188,15 @@ mod tests {
         let mut child = Command::new("sleep").arg("1000").spawn().expect("sleep is there");
         let mut counters = Proc::new("/proc").counters(child.id());
         // Until its own program is read, it may wait for the disk.
+        let stat = PathBuf::from(format!("/proc/{}/stat", child.id()));
         let sleeps_soon = (0..1_000).any(|_| {
-            std::thread::sleep(Duration::from_millis(10));
-            !counters.is_held_up()
+            thread::sleep(Duration::from_millis(10));
+            read(&stat).is_some_and(|text| fields(&text).and_then(|mut f| f.next()) == Some("S"))
         });
-        assert!(sleeps_soon, "nothing holds it up");
+        assert!(sleeps_soon, "it has nothing else to do");
         for _ in 0..2 {
             assert!(counters.read_bytes().is_some());
+            assert!(!counters.is_held_up(), "it sleeps");
             assert!(counters.io.is_some() && counters.stat.is_some(), "they stay open");
         }
         counters.close();
