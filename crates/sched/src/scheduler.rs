@@ -106,7 +106,8 @@ pub trait Scheduler {
     /// Says that the request that comes next into a queue starts nothing, however long the queue has
     /// been silent: whoever issues it was active elsewhere, if anything is known about where, in one
     /// of the queues `came_from`. Elevators that take a silence for the sign of a start heed it; who
-    /// was starting in all of those may be in the middle of it still.
+    /// was starting in all of those may be in the middle of it still, and is known by what he did
+    /// there.
     fn deny_start(&mut self, now: Nanos, queue: QueueId, came_from: &[QueueId]) {
         let _nothing_to_do = (now, queue, came_from);
     }

@@ -172,9 +172,8 @@ impl Bfq {
     /// Lets a queue have the past of the one that its issuer has left for it; what others did in it
     /// says nothing of him. If it is one of several, he counts as who reads in order only if all do.
     pub(super) fn take_past(&mut self, id: u32, came_from: &[QueueId]) {
-        let past = |queue: &QueueId| {
-            let Queue { seek, played, batches, .. } =
-                self.queues[self.merging.routes[queue.0 as usize] as usize];
+        let past = |&from: &QueueId| {
+            let Queue { seek, played, batches, .. } = *self.queue_of(from);
             (seek, played, batches)
         };
         let pasts = came_from.iter().map(past);
@@ -186,14 +185,16 @@ impl Bfq {
         (queue.seek, queue.played, queue.batches) = past;
     }
 
+    /// Returns the queue that an issuer shares with others, or has for himself.
+    fn queue_of(&self, issuer: QueueId) -> &Queue {
+        &self.queues[self.merging.routes[issuer.0 as usize] as usize]
+    }
+
     /// Raises a queue that is not as far as its issuer was starting in all of the queues in which he
     /// may have been until now: the least that is left to one of them.
     pub(super) fn go_on_starting(&mut self, now: Nanos, id: u32, came_from: &[QueueId]) {
         let lasts = self.wr_duration();
-        let start = |queue: &QueueId| {
-            let from = self.merging.routes[queue.0 as usize];
-            self.queues[from as usize].raise.start(now, lasts)
-        };
+        let start = |&from: &QueueId| self.queue_of(from).raise.start(now, lasts);
         let starts = came_from.iter().map(start);
         let left = starts.reduce(|one, other| Some(one?.least(other?))).flatten();
         let Some(left) = left.filter(|_| self.rules.starts_go_on) else { return };
