@@ -26,8 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Who has been reading at random places for so long is known as one who does, where the host tells
 /// streams apart.
 const FAMILIAR: Duration = Duration::from_secs(20);
-/// BFQ in the guest takes readers that begin for programs that start, for at most 25 s: until then
-/// they are raised there as the program is that is measured beside them.
+/// For at most 25 s BFQ in the guest takes who begins for a program that starts: until then he is
+/// raised there as the program is that is measured beside him. The rest is to spare.
 const RAISED_IN_GUEST: Duration = Duration::from_secs(30);
 
 /// What the scene consists of.
@@ -199,7 +199,8 @@ impl Scene {
             let began = Instant::now();
             reader::settle(true, || self.server.status())?;
             let in_host = self.scenario.coordination.has_streams().then_some(FAMILIAR);
-            let in_guest = (self.scenario.guest_scheduler == "bfq").then_some(RAISED_IN_GUEST);
+            let has_bfq = self.scenario.guest_scheduler == "bfq" && guest_load != GuestLoad::NONE;
+            let in_guest = has_bfq.then_some(RAISED_IN_GUEST);
             let longest = in_host.max(in_guest).unwrap_or_default();
             thread::sleep(longest.saturating_sub(began.elapsed()));
         }
