@@ -25,8 +25,9 @@
 //! first read, or wait: a process that waits for one read does not begin another. Those that have
 //! not are where it may have [come from](Reading::came_from): a program that starts reads in many
 //! files, and is in the middle of it. If they all go on within a second, they were only slow, and it
-//! is somebody new after all. The crowd is never new. Where an agent in the guest tells what
-//! starts, who goes on in the middle of a file is not new either: the guest may have held him up.
+//! is somebody new after all. The crowd is never new. Who goes on in the middle of a long file is
+//! not new either, however long he was silent: a scheduler in the guest may have held him up; and of
+//! no file where an agent in the guest tells what starts.
 //!
 //! Deliberately absent: strides, and streams that read backwards; writes, which a guest's page
 //! cache has mixed before we see them.
@@ -57,6 +58,9 @@ const BLOCK_SECTORS: u64 = 8;
 const PROOF: u8 = 8;
 /// So many reads where the one before ended, more than elsewhere, are of a file read in order.
 const IN_ORDER: u8 = 4;
+/// Who has read so many sectors of a file in order goes on in it, whatever he waited for: 8 MiB. A
+/// program that starts may as well begin where another one stopped reading a short one.
+const LONG_FILE_SECTORS: u32 = 16_384;
 /// A stream that has not read for so long is over, unless a read continues it closely; it may give
 /// its place to another.
 const ABANDONED: Nanos = Nanos::from_secs(1);
@@ -219,6 +223,8 @@ struct Track {
     /// How many more of them began where the one before ended than elsewhere, up to twice
     /// [`IN_ORDER`].
     in_order: u8,
+    /// Sectors that began where the read before ended, as far as they can be counted.
+    ordered_sectors: u32,
     /// Priority of the reads, as a number: streams do not mix them.
     priority: u8,
     /// Of a stream of which it is not certain that it is somebody new's: the streams that its reader
@@ -238,6 +244,7 @@ impl Track {
         score: 0,
         reads: 0,
         in_order: 0,
+        ordered_sectors: 0,
         priority: u8::MAX,
         suspects: None,
     };
@@ -265,6 +272,7 @@ struct Read {
     now: Nanos,
     priority: u8,
     sector: u64,
+    nr_sectors: u32,
     end: u64,
     /// log2 of the distance within which a random read falls with certainty.
     reach: i32,
@@ -311,11 +319,12 @@ impl Read {
             track.end = self.end;
         }
         track.aside = self.end;
-        track.in_order = if continues {
-            (2 * IN_ORDER).min(track.in_order + 1)
+        if continues {
+            track.in_order = (2 * IN_ORDER).min(track.in_order + 1);
+            track.ordered_sectors = track.ordered_sectors.saturating_add(self.nr_sectors);
         } else {
-            track.in_order.saturating_sub(1)
-        };
+            track.in_order = track.in_order.saturating_sub(1);
+        }
         (track.last, track.loose) = (self.now, self.loose);
     }
 }
@@ -373,7 +382,7 @@ impl Streams {
 
     fn look(&mut self, now: Nanos, priority: u8, sector: u64, nr_sectors: u32) -> Reading {
         let (end, reach) = (sector + u64::from(nr_sectors), self.spread / MEMORY);
-        let mut read = Read { now, priority, sector, end, reach, loose: self.loose };
+        let mut read = Read { now, priority, sector, nr_sectors, end, reach, loose: self.loose };
         let in_stream = read.best(&self.streams);
         let found = in_stream.or_else(|| read.best(&self.candidates));
         let (evidence, place) = found.unwrap_or_default();
@@ -433,11 +442,12 @@ impl Streams {
         self.spoken_until = until;
     }
 
-    /// Returns whether a read goes on in the middle of a file where an agent tells what starts: the
-    /// guest itself may have held its reader up for long.
+    /// Returns whether a read goes on in the middle of a long file, or of any where an agent tells what
+    /// starts: the guest itself may have held its reader up for long.
     fn goes_on(&self, place: usize, read: &Read) -> bool {
         let track = &self.streams[place];
-        read.now < self.spoken_until && track.is_in_order() && track.distance(read.sector) == 0
+        let is_old = read.now < self.spoken_until || track.ordered_sectors >= LONG_FILE_SECTORS;
+        is_old && track.is_in_order() && track.distance(read.sector) == 0
     }
 
     /// Puts a read to those in no stream: to the crowd where somebody has been reading for long.
@@ -547,6 +557,7 @@ impl Streams {
             score,
             reads: 1,
             in_order: 0,
+            ordered_sectors: 0,
             priority,
             suspects: None,
         };

@@ -12,7 +12,7 @@ const fn ms(ms: u64) -> Nanos {
 }
 
 /// A greedy random reader in each of two groups; in the first one a program starts after a while
-/// that reads little, and pauses for so long after every read.
+/// that reads little, at least once, and pauses for so long after every read.
 fn pausing(tunables: BfqTunables, pause: Nanos) -> World {
     let mut world = World::tuned(tunables, true, DISK, 1);
     for group in [(); 2].map(|()| world.group(GroupId::ROOT, 100)) {
@@ -22,7 +22,8 @@ fn pausing(tunables: BfqTunables, pause: Nanos) -> World {
     world.run_for(ms(60_000));
     let queue = world.queue(GroupId(1));
     let mut program = Client::new(queue, 1, 8, true);
-    (program.from, program.think, program.left) = (world.now, pause, 4000 / pause.as_millis());
+    (program.from, program.think, program.left) =
+        (world.now, pause, (4000 / pause.as_millis()).max(1));
     world.clients.push(program);
     world.check = true;
     world.forget();
@@ -61,8 +62,8 @@ fn what_is_beside_a_start_that_pauses_goes_first_meanwhile() {
 
 #[test]
 fn a_pause_of_more_than_a_moment_is_an_end() {
-    let mut world = pausing(BfqTunables::default(), ms(4_000));
-    world.run_for(ms(1_200));
+    let mut world = pausing(BfqTunables::default(), ms(6_000));
+    world.run_for(ms(3_000));
     let moment = part(&world);
     world.forget();
     world.run_for(ms(2_500));

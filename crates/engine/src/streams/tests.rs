@@ -520,16 +520,18 @@ fn where_a_stream_ended_long_ago_somebody_new_begins_one() {
 }
 
 #[test]
-fn a_file_read_in_order_goes_on_after_a_long_silence_where_an_agent_tells_what_starts() {
-    for is_spoken_for in [false, true] {
+fn a_file_read_in_order_goes_on_after_a_long_silence_if_it_is_long_or_an_agent_tells_what_starts() {
+    for (reads, is_spoken_for) in [(20, false), (20, true), (64, false), (65, false), (65, true)] {
         let mut streams = Streams::default();
-        for index in 0..20 {
+        for index in 0..reads {
             look(&mut streams, at_ms(index), 5000 * MIB + index * 256, 256);
         }
         two_readers(&mut streams);
         streams.speak_until(at_ms(if is_spoken_for { 42_000 } else { 41_000 }));
-        let read = look(&mut streams, at_ms(41_010), 5000 * MIB + 20 * 256, 256);
-        assert_eq!((is_in_stream(read), read.returns), (is_spoken_for, is_spoken_for));
+        let read = look(&mut streams, at_ms(41_010), 5000 * MIB + reads * 256, 256);
+        // The first read is not counted.
+        let goes_on = is_spoken_for || reads > 64;
+        assert_eq!((is_in_stream(read), read.returns), (goes_on, goes_on), "{reads} reads");
         assert_eq!(read.came_from, StreamSet::default());
     }
 }

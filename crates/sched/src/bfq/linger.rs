@@ -7,13 +7,18 @@
 //! have been, for a moment; the group owes for it (`loan.rs`), and who waits elsewhere is relieved
 //! (`relief.rs`). Where somebody outside says what is urgent, only that counts, and he pays for it as
 //! he does for the rest.
+//!
+//! How long that takes in the guest: BFQ in Linux, since 5.17, lets a process that has its share of
+//! the disk's request slots have only the first of each word of their bitmap, four of 256 as a rule,
+//! for all such processes together, and wakes who waits for one after several requests of others
+//! have been answered. So a program gets its next slot after some tens of its neighbours' requests.
 
 use super::Bfq;
 use super::queue::Queue;
 use crate::{GroupId, Nanos};
 
-/// For how long a group stays lifted: a few slots of those beside the program.
-const MOMENT: Nanos = Nanos::from_secs(1);
+/// For how long a group stays lifted: a few slots of each of those beside the program.
+const MOMENT: Nanos = Nanos::from_secs(3);
 
 impl Bfq {
     /// Keeps the groups above a queue lifted for a moment if something starts in it; it is about to
