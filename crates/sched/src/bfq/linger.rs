@@ -18,7 +18,9 @@ use super::queue::Queue;
 use crate::{GroupId, Nanos};
 
 /// For how long a group stays lifted: a few slots of each of those beside the program.
-const MOMENT: Nanos = Nanos::from_secs(3);
+const MOMENT: Nanos = Nanos::from_secs(1);
+/// The same on a disk that turns, where the tens of requests that are waited for take longer.
+const MOMENT_ROTATIONAL: Nanos = Nanos::from_secs(3);
 
 impl Bfq {
     /// Keeps the groups above a queue lifted for a moment if something starts in it; it is about to
@@ -31,7 +33,7 @@ impl Bfq {
         if !is_meant || !starts || !self.rules.pauses_are_bridged || !self.is_privileged(id) {
             return;
         }
-        let until = now + MOMENT;
+        let until = now + if self.rotational { MOMENT_ROTATIONAL } else { MOMENT };
         self.lingers = Some(self.lingers.map_or(until, |at| at.min(until)));
         while group != GroupId::ROOT.0 {
             let at = &mut self.groups[group as usize];
