@@ -19,7 +19,7 @@ use crate::target::{Backing, Running, Stage, Target};
 
 /// Vrings of each busy disk.
 const VRINGS: u16 = 4;
-/// Size of each disk: each image is written in full.
+/// Size of each of many disks: each image is written in full.
 const DISK_BYTES: u64 = 16 << 20;
 /// How many of the idle disks are used at a time.
 const WAVE: usize = 100;
@@ -144,13 +144,15 @@ pub fn run(options: &ScaleOptions, progress: &mut dyn FnMut(&str)) -> Result<Sca
     );
     let loads = [(1, together), (options.busy, options.depth)];
     let mut samples = [Vec::new(), Vec::new()];
-    let mut stage = stage(options);
-    stage.prepare()?;
+    let mut stages = loads.map(|(disks, _)| stage(options, disks));
+    for stage in &mut stages {
+        stage.prepare()?;
+    }
     for round in 0..options.rounds {
-        for ((disks, depth), samples) in loads.iter().zip(&mut samples) {
+        let measured = loads.iter().zip(&stages).zip(&mut samples);
+        for (((disks, depth), stage), samples) in measured {
             let text = format!("{disks} disks, {VRINGS} vrings, depth {depth}");
             progress(&format!("round {}/{}: {text}", round + 1, options.rounds));
-            stage.disks = usize::from(*disks);
             let server = stage.start(&Target::evenkeel(&options.scheduler), VRINGS, None)?;
             let sample = busy(&server, usize::from(*disks), *depth, options.duration);
             samples.push(server.explain(sample).context(text)?);
@@ -170,14 +172,17 @@ pub fn run(options: &ScaleOptions, progress: &mut dyn FnMut(&str)) -> Result<Sca
     Ok(report)
 }
 
-fn stage(options: &ScaleOptions) -> Stage {
+/// Returns the scene with so many disks. However many there are, together they are as large: a
+/// device answers faster where it has less to look in.
+fn stage(options: &ScaleOptions, disks: u16) -> Stage {
+    let name = if disks == 1 { "scale-one" } else { "scale" };
     Stage {
         evenkeel: options.evenkeel.clone(),
         dir: options.dir.clone(),
         backing: options.backing.clone(),
-        disk_bytes: DISK_BYTES,
-        name: "scale",
-        disks: usize::from(options.busy),
+        disk_bytes: DISK_BYTES * u64::from(options.busy / disks),
+        name,
+        disks: usize::from(disks),
         is_direct: false,
         // Who has just begun is not the question: all have.
         low_latency: Some(false),
