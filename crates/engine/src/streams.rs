@@ -26,8 +26,8 @@
 //! not are where it may have [come from](Reading::came_from): a program that starts reads in many
 //! files, and is in the middle of it. If they all go on within a second, they were only slow, and it
 //! is somebody new after all. The crowd is never new. Who goes on in the middle of a long file is
-//! not new either, however long he was silent: a scheduler in the guest may have held him up; and of
-//! no file where an agent in the guest tells what starts.
+//! not new either if others have read meanwhile: a scheduler in the guest may have held him up for
+//! them, for a minute. Nor is he in any file where an agent in the guest tells what starts.
 //!
 //! Deliberately absent: strides, and streams that read backwards; writes, which a guest's page
 //! cache has mixed before we see them.
@@ -58,9 +58,11 @@ const BLOCK_SECTORS: u64 = 8;
 const PROOF: u8 = 8;
 /// So many reads where the one before ended, more than elsewhere, are of a file read in order.
 const IN_ORDER: u8 = 4;
-/// Who has read so many sectors of a file in order goes on in it, whatever he waited for: 8 MiB. A
-/// program that starts may as well begin where another one stopped reading a short one.
+/// Who has read so many sectors of a file in order goes on in it, as a rule: 8 MiB. A program that
+/// starts may as well begin where another one stopped reading a short one.
 const LONG_FILE_SECTORS: u32 = 16_384;
+/// For at most so long a guest holds up who does. BFQ in Linux 6.1 held one up for 37 s.
+const HELD_UP: Nanos = Nanos::from_secs(60);
 /// A stream that has not read for so long is over, unless a read continues it closely; it may give
 /// its place to another.
 const ABANDONED: Nanos = Nanos::from_secs(1);
@@ -223,7 +225,7 @@ struct Track {
     /// How many more of them began where the one before ended than elsewhere, up to twice
     /// [`IN_ORDER`].
     in_order: u8,
-    /// Sectors that began where the read before ended, as far as they can be counted.
+    /// Sectors of the file that were read like that, as far as they can be counted.
     ordered_sectors: u32,
     /// Priority of the reads, as a number: streams do not mix them.
     priority: u8,
@@ -263,6 +265,12 @@ impl Track {
 
     fn is_in_order(&self) -> bool {
         self.in_order >= IN_ORDER
+    }
+
+    /// Returns whether the guest may be holding up who reads a long file.
+    fn may_be_held_up(&self, now: Nanos) -> bool {
+        let is_long = self.is_in_order() && self.ordered_sectors >= LONG_FILE_SECTORS;
+        is_long && now.since(self.last) <= HELD_UP
     }
 }
 
@@ -315,6 +323,10 @@ impl Read {
         track.score = MOST.min(track.score + evidence - COST);
         track.reads = track.reads.saturating_add(1);
         let continues = track.distance(self.sector) == 0;
+        if track.end != self.sector && (continues || !track.is_in_order()) {
+            // It is another file.
+            track.ordered_sectors = 0;
+        }
         if continues || !track.is_in_order() {
             track.end = self.end;
         }
@@ -397,7 +409,10 @@ impl Streams {
             let track = &self.streams[place];
             let silent = !is_within(Some(track.last), now);
             let was_there = || self.waits(place) || is_within(Some(track.done), now);
-            let was_held_up = || (somebody_reads && was_there()) || self.goes_on(place, &read);
+            let was_held_up = || {
+                (somebody_reads && (was_there() || self.goes_on_in_long_file(place, &read)))
+                    || self.goes_on_where_agent_speaks(place, &read)
+            };
             let returns = silent && was_held_up();
             if silent && somebody_reads && !returns && !self.do_all_wait(place, priority, now) {
                 return self.doubt(&read, place);
@@ -442,12 +457,18 @@ impl Streams {
         self.spoken_until = until;
     }
 
-    /// Returns whether a read goes on in the middle of a long file, or of any where an agent tells what
-    /// starts: the guest itself may have held its reader up for long.
-    fn goes_on(&self, place: usize, read: &Read) -> bool {
+    /// Returns whether a read goes on in the middle of a file where an agent tells what starts: the
+    /// guest itself may have held its reader up for long.
+    fn goes_on_where_agent_speaks(&self, place: usize, read: &Read) -> bool {
         let track = &self.streams[place];
-        let is_old = read.now < self.spoken_until || track.ordered_sectors >= LONG_FILE_SECTORS;
-        is_old && track.is_in_order() && track.distance(read.sector) == 0
+        read.now < self.spoken_until && track.is_in_order() && track.distance(read.sector) == 0
+    }
+
+    /// Returns whether a read goes on in the middle of a long file, so that only who was held up in the
+    /// guest is likely to be there.
+    fn goes_on_in_long_file(&self, place: usize, read: &Read) -> bool {
+        let track = &self.streams[place];
+        track.may_be_held_up(read.now) && track.end == read.sector
     }
 
     /// Puts a read to those in no stream: to the crowd where somebody has been reading for long.
@@ -573,7 +594,8 @@ impl Streams {
             let is_there = track.is_used() && (waiting > 0 || now.since(last) <= ABANDONED);
             // One who reads in order may be held up in the guest, and go on.
             let may_go_on = track.is_used() && track.is_in_order();
-            let key = (is_there, is_there && track.is_proved(), may_go_on, track.is_used(), last);
+            let goes_on = (may_go_on, track.may_be_held_up(now));
+            let key = (is_there, is_there && track.is_proved(), goes_on, track.is_used(), last);
             (key, place, track)
         });
         let ((_, is_kept, ..), place, track) =

@@ -14,7 +14,12 @@ const fn ms(ms: u64) -> Nanos {
 /// A greedy random reader in each of two groups; in the first one a program starts after a while
 /// that reads little, at least once, and pauses for so long after every read.
 fn pausing(tunables: BfqTunables, pause: Nanos) -> World {
-    let mut world = World::tuned(tunables, true, DISK, 1);
+    pausing_on(true, tunables, pause)
+}
+
+/// The same on a device that is said to turn or not to.
+fn pausing_on(rotational: bool, tunables: BfqTunables, pause: Nanos) -> World {
+    let mut world = World::tuned(tunables, rotational, DISK, 1);
     for group in [(); 2].map(|()| world.group(GroupId::ROOT, 100)) {
         let queue = world.queue(group);
         world.clients.push(Client::new(queue, 2, 8, true));
@@ -62,15 +67,18 @@ fn what_is_beside_a_start_that_pauses_goes_first_meanwhile() {
 
 #[test]
 fn a_pause_of_more_than_a_moment_is_an_end() {
-    let mut world = pausing(BfqTunables::default(), ms(6_000));
-    world.run_for(ms(3_000));
-    let moment = part(&world);
-    world.forget();
-    world.run_for(ms(2_500));
-    let rest = part(&world);
-    println!("{moment:.3}, then {rest:.3}");
-    assert!(moment > 0.7);
-    assert!(rest < 0.5);
+    for (rotational, moment) in [(true, ms(3_000)), (false, ms(1_000))] {
+        let mut world = pausing_on(rotational, BfqTunables::default(), ms(6_000));
+        world.run_for(moment);
+        let lifted = part(&world);
+        world.run_for(ms(200));
+        world.forget();
+        world.run_for(ms(1_800));
+        let rest = part(&world);
+        println!("{lifted:.3}, then {rest:.3}");
+        assert!(lifted > 0.7);
+        assert!(rest < 0.5);
+    }
 }
 
 /// The reader beside the program waits, too, and is served: nobody is relieved of his own slot.

@@ -91,6 +91,7 @@ fn a_start_goes_on_in_a_queue_that_is_waited_for() {
     world.bfq.deny_start(world.now, second, &[first]);
     let known = read(&mut world, second);
     println!("{unknown:?}, {known:?}");
+    // Unknown, it takes turns with the reader beside it as above.
     assert!(unknown > Nanos::from_millis(40) && known < Nanos::from_millis(20));
 }
 
@@ -159,8 +160,9 @@ fn a_program_that_reads_here_and_there_keeps_the_device() {
     // Nor is a slot that ended while nothing else started.
     let alone = scattered([(214, 19, 6, 40), (297, 46, 2, 16), (148, 45, 3, 64)]);
     println!("{beside:?}, {alone:?}");
-    // Of the eleven requests at once each takes 13 ms here; a slot of somebody else's 125.
-    assert!(beside.max(alone) < Nanos::from_millis(280));
+    // Of the eleven requests at once each takes 13 ms here, and somebody else's slot 125: one may come
+    // in between, since the group stays in front for as long as the program pauses, not two.
+    assert!(beside.max(alone) < Nanos::from_millis(268));
 }
 
 /// Lets somebody outside urge a queue for a while, who reads there since then or for long; returns

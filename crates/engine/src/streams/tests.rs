@@ -537,6 +537,37 @@ fn a_file_read_in_order_goes_on_after_a_long_silence_if_it_is_long_or_an_agent_t
 }
 
 #[test]
+fn who_goes_on_in_a_long_file_is_new_where_nothing_can_have_held_him_up() {
+    let long = |streams: &mut Streams| {
+        for index in 0..100 {
+            look(streams, at_ms(index), 5000 * MIB + index * 256, 256);
+        }
+    };
+    let end = 5000 * MIB + 100 * 256;
+    // Nobody else reads.
+    let mut streams = Streams::default();
+    long(&mut streams);
+    assert!(!look(&mut streams, at_ms(5_000), end, 256).returns);
+    // After a minute.
+    let mut streams = Streams::default();
+    long(&mut streams);
+    look(&mut streams, at_ms(65_000), 1000 * MIB, 256);
+    assert!(!look(&mut streams, at_ms(65_010), end, 256).returns);
+    // Many short files are none that is long.
+    let mut streams = Streams::default();
+    long(&mut streams);
+    for file in 1..20 {
+        for index in 0..3 {
+            let at = end + file * 1024 + index * 256;
+            look(&mut streams, at_ms(100 + file * 10 + index), at, 256);
+        }
+    }
+    let end = end + 19 * 1024 + 3 * 256;
+    look(&mut streams, at_ms(5_000), 1000 * MIB, 256);
+    assert!(!look(&mut streams, at_ms(5_010), end, 256).returns);
+}
+
+#[test]
 fn a_place_is_taken_of_who_is_not_in_the_middle_of_a_file() {
     let mut streams = Streams::default();
     let places = u64::try_from(STREAMS).unwrap();
