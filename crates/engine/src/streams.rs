@@ -594,8 +594,8 @@ impl Streams {
             let is_there = track.is_used() && (waiting > 0 || now.since(last) <= ABANDONED);
             // One who reads in order may be held up in the guest, and go on.
             let may_go_on = track.is_used() && track.is_in_order();
-            let goes_on = (may_go_on, track.may_be_held_up(now));
-            let key = (is_there, is_there && track.is_proved(), goes_on, track.is_used(), last);
+            let hope = (may_go_on, track.may_be_held_up(now));
+            let key = (is_there, is_there && track.is_proved(), hope, track.is_used(), last);
             (key, place, track)
         });
         let ((_, is_kept, ..), place, track) =

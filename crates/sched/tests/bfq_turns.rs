@@ -12,6 +12,9 @@ const DISK: Device = Device::Serial { per_sector: 50_000, seek: 10_000_000 };
 /// Where the programs of these tests start; the first of the two groups with readers.
 const GROUP: GroupId = GroupId(1);
 
+/// After so long a program that pauses no longer keeps its group in front.
+const PAUSE: Nanos = Nanos::from_millis(3_100);
+
 /// Five greedy readers in two groups, three of them random; they have run for a while.
 fn hammered() -> World {
     let mut world = World::new(true, DISK, 1);
@@ -50,6 +53,7 @@ fn turn(came_from: fn(QueueId, QueueId) -> Vec<QueueId>) -> Nanos {
     let reader = world.clients[0].queue;
     let [first, second] = [(); 2].map(|()| world.queue(GROUP));
     read(&mut world, first);
+    world.run_for(PAUSE);
     world.bfq.deny_start(world.now, second, &came_from(first, reader));
     read(&mut world, second)
 }
@@ -62,8 +66,7 @@ fn a_start_goes_on_in_the_queue_that_its_program_turns_to() {
     println!("{goes_on:?}; {nobody_knows:?}; {may_be_reader:?}");
     assert!(goes_on < Nanos::from_millis(20));
     // Nothing starts twice, and who was held up is not served first because of a start beside him.
-    // It takes turns with the reader beside it as long as its group is ahead of the other one.
-    assert!(nobody_knows > Nanos::from_millis(40) && may_be_reader > Nanos::from_millis(40));
+    assert!(nobody_knows > Nanos::from_millis(60) && may_be_reader > Nanos::from_millis(60));
 }
 
 #[test]
@@ -85,14 +88,14 @@ fn a_start_goes_on_in_a_queue_that_is_waited_for() {
     let mut world = hammered();
     let [first, second] = [(); 2].map(|()| world.queue(GROUP));
     read(&mut world, first);
+    world.run_for(PAUSE);
     world.bfq.deny_start(world.now, second, &[]);
     let unknown = read(&mut world, second);
     // As the last of its reads is done.
     world.bfq.deny_start(world.now, second, &[first]);
     let known = read(&mut world, second);
     println!("{unknown:?}, {known:?}");
-    // Unknown, it takes turns with the reader beside it as above.
-    assert!(unknown > Nanos::from_millis(40) && known < Nanos::from_millis(20));
+    assert!(unknown > Nanos::from_millis(60) && known < Nanos::from_millis(20));
 }
 
 #[test]
@@ -158,11 +161,10 @@ fn a_program_that_reads_here_and_there_keeps_the_device() {
     // What is served while another of its queues is waited for is nothing to be sat out.
     let beside = scattered([(287, 50, 5, 56), (202, 17, 2, 8), (251, 5, 6, 32)]);
     // Nor is a slot that ended while nothing else started.
-    let alone = scattered([(214, 19, 6, 40), (297, 46, 2, 16), (148, 45, 3, 64)]);
+    let alone = scattered([(146, 13, 5, 16), (233, 28, 6, 40), (165, 24, 1, 56)]);
     println!("{beside:?}, {alone:?}");
-    // Of the eleven requests at once each takes 13 ms here, and somebody else's slot 125: one may come
-    // in between, since the group stays in front for as long as the program pauses, not two.
-    assert!(beside.max(alone) < Nanos::from_millis(268));
+    // Of the dozen requests at once each takes 13 ms here; a slot of somebody else's 125.
+    assert!(beside.max(alone) < Nanos::from_millis(250));
 }
 
 /// Lets somebody outside urge a queue for a while, who reads there since then or for long; returns
