@@ -22,7 +22,7 @@ fn guest(name: &str) -> GuestBuilder {
     let daemon = evenkeel();
     let programs = [daemon.binary().to_str().unwrap(), this.to_str().unwrap()];
     let lab = Lab::prepare_with(&Lab::default_dir().unwrap(), &programs).unwrap();
-    lab.guest().name(name).memory_mib(1024).cpus(2)
+    lab.guest().name(name).memory_mib(1024).cpus(2).ticks()
 }
 
 /// Returns an empty image of 64 MiB.

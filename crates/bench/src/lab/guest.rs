@@ -28,6 +28,7 @@ pub struct GuestBuilder {
     disks: Vec<Disk>,
     agent_port: Option<PathBuf>,
     reboots: bool,
+    ticks: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -47,6 +48,7 @@ impl GuestBuilder {
             disks: Vec::new(),
             agent_port: None,
             reboots: false,
+            ticks: false,
         }
     }
 
@@ -104,6 +106,14 @@ impl GuestBuilder {
     #[must_use]
     pub const fn reboots(mut self) -> Self {
         self.reboots = true;
+        self
+    }
+
+    /// Lets the guest's clock tick all the time. A timer that is set anew for each event gets lost now
+    /// and then under emulation on a busy host, and with it all that the guest waits for.
+    #[must_use]
+    pub const fn ticks(mut self) -> Self {
+        self.ticks = true;
         self
     }
 
@@ -171,8 +181,12 @@ impl GuestBuilder {
         }
         command.arg("-kernel").arg(&self.boot.kernel).arg("-initrd").arg(&self.boot.initramfs);
         // mitigations=off: under emulation they only cost time.
-        let kernel_line = "console=ttyS0 quiet loglevel=4 panic=-1 rdinit=/init mitigations=off";
-        command.args(["-append", kernel_line, "-serial"]);
+        let mut kernel_line =
+            "console=ttyS0 quiet loglevel=4 panic=-1 rdinit=/init mitigations=off".to_owned();
+        if self.ticks {
+            kernel_line += " nohz=off highres=off";
+        }
+        command.args(["-append", &kernel_line, "-serial"]);
         command.arg(format!("file:{}", run.join("console").display()));
         for (index, disk) in self.disks.iter().enumerate() {
             disk.arguments(index, command);
