@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use evenkeel_urgency::{Asking, GREEDY, Rules, Watched};
+use evenkeel_urgency::{Asking, OFTEN, Rules, Watched};
 use evenkeel_wire::agent::{FromGuest, FromHost, Level, VERSION};
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -341,7 +341,7 @@ impl Agent {
             }
             let interval = process.watched.next_look(now);
             process.next_look = at_multiple(now + interval, interval);
-            if interval > GREEDY {
+            if interval > OFTEN {
                 process.counters.close();
             }
             match level {

@@ -22,14 +22,7 @@ use evenkeel_wire::agent::Level;
 const HELP_AFTER_READ: Duration = Duration::from_secs(1);
 
 /// How often a process is looked at that has read lately.
-const OFTEN: Duration = Duration::from_millis(20);
-
-/// How often one is looked at that has done nothing but read for [`GREEDY_AFTER`]: a player pauses
-/// for longer when it gets what it wants.
-pub const GREEDY: Duration = Duration::from_millis(100);
-
-/// Longer than a player needs to be found, or to be no player any more.
-const GREEDY_AFTER: Duration = Duration::from_secs(3);
+pub const OFTEN: Duration = Duration::from_millis(20);
 
 /// Bounds of the rules.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -84,8 +77,6 @@ pub struct Watched {
     active: Duration,
     /// Whether it was seen since then to wait for something else.
     seen_asleep: bool,
-    /// When that was seen last, or it began.
-    rested: Duration,
     /// What is urgent, since when, until when, and at which byte that ends.
     level: Level,
     until: Duration,
@@ -117,7 +108,6 @@ impl Watched {
             looked: now,
             active: now,
             seen_asleep: false,
-            rested: now,
             level: Level::None,
             until: now,
             last_byte: bytes,
@@ -190,8 +180,6 @@ impl Watched {
         self.seen_asleep = !held_up;
         if held_up {
             self.active = now;
-        } else {
-            self.rested = now;
         }
     }
 
@@ -212,16 +200,11 @@ impl Watched {
         self.by_hand
     }
 
-    /// Returns how soon it must be looked at again: soon while it reads, seldom while it sleeps, or
-    /// does nothing but read. No rhythm has pauses of two seconds.
+    /// Returns how soon it must be looked at again: soon while it reads, seldom while it sleeps. No
+    /// rhythm has pauses of two seconds.
     pub fn next_look(&self, now: Duration) -> Duration {
         let idle = now.saturating_sub(self.active);
-        let is_greedy = self.level == Level::None
-            && idle.is_zero()
-            && now.saturating_sub(self.rested) >= GREEDY_AFTER;
-        if is_greedy {
-            GREEDY
-        } else if idle < Duration::from_secs(2) {
+        if idle < Duration::from_secs(2) {
             OFTEN
         } else if idle < Duration::from_secs(60) {
             Duration::from_millis(250)
@@ -232,7 +215,6 @@ impl Watched {
 
     fn raise(&mut self, now: Duration, rules: &Rules) {
         self.active = now;
-        self.rested = now;
         self.level = Level::Interactive;
         self.until = now + rules.interactive;
         self.last_byte = self.bytes.saturating_add(rules.interactive_bytes);
@@ -487,51 +469,6 @@ mod tests {
         let mut watched = Watched::new(START, 0);
         let levels = run(&mut watched, START, 500, |look| u64::from(look % 10 == 0) * 4_000_000);
         assert!(levels.iter().all(|&level| level == Level::None));
-    }
-
-    #[test]
-    fn who_does_nothing_but_read_is_looked_at_seldom_until_it_sleeps() {
-        let mut watched = Watched::new(START, 0);
-        let rules = rules();
-        for look in 0..200 {
-            let now = START + 20 * look * MS;
-            watched.look(now, u64::from(look / 10) * 8192, &rules);
-            if watched.is_in_doubt(now) {
-                watched.seen(now, true);
-            }
-            let expected = if look < 150 { OFTEN } else { GREEDY };
-            assert_eq!(watched.next_look(now), expected, "{look}");
-        }
-        let now = START + 4100 * MS;
-        watched.look(now, 200 * 8192, &rules);
-        assert_eq!(watched.next_look(now), GREEDY);
-        watched.look(now + GREEDY, 200 * 8192, &rules);
-        assert!(watched.is_in_doubt(now + GREEDY));
-        watched.seen(now + GREEDY, false);
-        assert_eq!(watched.next_look(now + GREEDY), OFTEN);
-    }
-
-    #[test]
-    fn a_player_that_was_too_late_for_long_is_found_again_when_it_catches_up() {
-        let mut watched = Watched::new(START, 0);
-        // For ten seconds it reads whatever it gets.
-        assert_eq!(play(&mut watched, START, 40, 12), Level::None);
-        assert_eq!(watched.next_look(watched.looked), GREEDY);
-        // Then it pauses for 120 ms of each 240; looks that are due alone count.
-        let from = watched.looked + 20 * MS;
-        let (mut due, mut level) = (from, Level::None);
-        for tick in 0..100 {
-            let now = from + 20 * tick * MS;
-            let reads = tick % 12 < 6;
-            if now >= due {
-                level = watched.look(now, watched.bytes + 20_000 * u64::from(reads), &rules());
-                if watched.is_in_doubt(now) {
-                    watched.seen(now, reads);
-                }
-                due = now + watched.next_look(now);
-            }
-        }
-        assert_eq!(level, Level::SoftRealTime);
     }
 
     #[test]
