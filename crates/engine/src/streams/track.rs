@@ -125,7 +125,7 @@ pub(super) struct Read {
 
 impl Read {
     /// Returns the evidence that this read goes on where `track` has stopped, if it may.
-    pub(super) fn evidence(&self, track: &Track) -> Option<i32> {
+    fn evidence(&self, track: &Track) -> Option<i32> {
         let distance = track.distance(self.sector);
         if track.priority != self.priority || distance > NEAR_SECTORS {
             return None;
