@@ -83,11 +83,7 @@ impl IsolationOptions {
         caps: &[u32],
     ) -> Self {
         let mut targets = vec![Target::evenkeel("bfq"), Target::evenkeel("none")];
-        targets.extend(depths.iter().map(|&depth| Target::Evenkeel {
-            scheduler: "bfq".to_owned(),
-            depth: Some(depth),
-            setting: None,
-        }));
+        targets.extend(depths.iter().copied().map(Target::fixed));
         if backing == Backing::Image {
             targets.push(Target::qsd("io_uring"));
             targets.extend(caps.iter().map(|&percent| Target::Qsd {
@@ -132,7 +128,7 @@ pub fn name(shape: &Shape) -> String {
 /// One server and one aggressor: medians over the rounds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct IsolationRow {
-    /// `evenkeel-bfq`, `evenkeel-none`, `evenkeel-bfq-depth-4`, `qsd-io_uring`,
+    /// `evenkeel-bfq`, `evenkeel-none`, `evenkeel-bfq-fixed-4`, `qsd-io_uring`,
     /// `qsd-io_uring-cap-50`, `qsd-kernel-bfq`.
     pub server: String,
     /// Operation, size and depth of the aggressor.

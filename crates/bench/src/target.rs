@@ -20,8 +20,9 @@ pub enum Target {
     Evenkeel {
         /// Scheduler by name.
         scheduler: String,
-        /// Most commands at the device; `None` is what the daemon chooses.
-        depth: Option<u32>,
+        /// So many commands at the device at most, without a governor and without keeping the
+        /// device idle for anybody; `None` is what the daemon chooses.
+        fixed_depth: Option<u32>,
         /// Another field of the pool, with its value as TOML.
         setting: Option<(String, String)>,
     },
@@ -51,7 +52,13 @@ impl Target {
     /// Returns `evenkeel serve` with a scheduler and the depth that it chooses.
     #[must_use]
     pub fn evenkeel(scheduler: &str) -> Self {
-        Self::Evenkeel { scheduler: scheduler.to_owned(), depth: None, setting: None }
+        Self::Evenkeel { scheduler: scheduler.to_owned(), fixed_depth: None, setting: None }
+    }
+
+    /// Returns `evenkeel serve` with BFQ and a fixed depth.
+    #[must_use]
+    pub fn fixed(depth: u32) -> Self {
+        Self::Evenkeel { scheduler: "bfq".to_owned(), fixed_depth: Some(depth), setting: None }
     }
 
     /// Returns `evenkeel serve` with a scheduler and another field of the pool, whose value is taken
@@ -61,7 +68,7 @@ impl Target {
         let is_plain = value.parse::<i64>().is_ok() || value.parse::<bool>().is_ok();
         let value = if is_plain { value.to_owned() } else { quoted(&value) };
         let setting = Some((key.to_owned(), value));
-        Self::Evenkeel { scheduler: scheduler.to_owned(), depth: None, setting }
+        Self::Evenkeel { scheduler: scheduler.to_owned(), fixed_depth: None, setting }
     }
 
     /// Returns `qemu-storage-daemon` with a way of asynchronous I/O.
@@ -80,10 +87,10 @@ impl Target {
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Evenkeel { scheduler, depth, setting } => {
+            Self::Evenkeel { scheduler, fixed_depth, setting } => {
                 write!(f, "evenkeel-{scheduler}")?;
-                if let Some(depth) = depth {
-                    write!(f, "-depth-{depth}")?;
+                if let Some(depth) = fixed_depth {
+                    write!(f, "-fixed-{depth}")?;
                 }
                 if let Some((key, value)) = setting {
                     write!(f, "-{key}-{}", value.trim_matches('"'))?;
@@ -197,9 +204,13 @@ impl Stage {
     /// As [`Server::evenkeel`], and if nothing listens at the socket of another one.
     pub fn start(&self, target: &Target, vrings: u16, cap_bytes_s: Option<u64>) -> Result<Running> {
         let server = match target {
-            Target::Evenkeel { scheduler, depth, setting } => {
-                let depth = depth.map(|depth| ("depth".to_owned(), depth.to_string()));
-                self.start_evenkeel(scheduler, depth.into_iter().chain(setting.clone()).collect())?
+            Target::Evenkeel { scheduler, fixed_depth, setting } => {
+                let mut settings: Vec<_> = setting.iter().cloned().collect();
+                if let Some(depth) = fixed_depth {
+                    settings.push(("depth".to_owned(), depth.to_string()));
+                    settings.push((format!("{scheduler}.slice_idle"), "0".to_owned()));
+                }
+                self.start_evenkeel(scheduler, settings)?
             }
             Target::Qsd { aio, .. } => self.start_qsd(vrings, cap_bytes_s, |index| {
                 QsdNode::File { path: self.image(index), aio: aio.clone(), direct: self.is_direct }
@@ -397,14 +408,14 @@ mod tests {
     #[test]
     fn every_server_has_a_name_of_its_own() {
         let capped = Target::Qsd { aio: "io_uring".to_owned(), cap_percent: Some(50) };
-        let deep = Target::Evenkeel { scheduler: "bfq".to_owned(), depth: Some(4), setting: None };
+        let fixed = Target::fixed(4);
         let polls = Target::evenkeel_with("none", "poll", "auto");
         let qsd = Target::qsd("io_uring");
-        let targets = [Target::evenkeel("bfq"), deep, polls, qsd, capped, Target::KernelBfq];
+        let targets = [Target::evenkeel("bfq"), fixed, polls, qsd, capped, Target::KernelBfq];
         let names = targets.each_ref().map(ToString::to_string);
         let expected = [
             "evenkeel-bfq",
-            "evenkeel-bfq-depth-4",
+            "evenkeel-bfq-fixed-4",
             "evenkeel-none-poll-auto",
             "qsd-io_uring",
             "qsd-io_uring-cap-50",

@@ -37,7 +37,7 @@ fn scene(name: &str) -> PathBuf {
 #[test]
 fn victim_and_aggressor_are_served_together_on_a_real_file() {
     let dir = scene("real");
-    let deep = Target::Evenkeel { scheduler: "bfq".to_owned(), depth: Some(2), setting: None };
+    let deep = Target::fixed(2);
     let targets = vec![Target::evenkeel("bfq"), Target::evenkeel("none"), deep];
     let report = measure(&dir, Backing::Image, targets);
     for row in &report.rows {

@@ -143,8 +143,9 @@ pub(crate) fn rate(args: &RateArgs, format: Format) -> Outcome<()> {
     evenkeel bench isolation --only evenkeel-bfq,qsd-io_uring --rounds 3 --seconds 3\n\n\
     docs/performance.md says what is compared, and how to measure.")]
 pub(crate) struct IsolationArgs {
-    /// Also measure BFQ with fixed numbers of commands at the device
-    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "4,16,64",
+    /// Also measure BFQ with fixed numbers of commands at the device, which is never kept idle: the
+    /// frontier of what it can do
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "2,4,8,16,64",
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     depth: Vec<u32>,
     /// Also measure qemu-storage-daemon with the aggressor capped at so many percent of what it

@@ -48,6 +48,9 @@ const LONG_EPOCH: Nanos = Nanos::from_secs(6);
 const FEW_COMMANDS: u32 = 256;
 /// How long a knee holds, in times the search took.
 const HOLD_MIN: u64 = 20;
+/// The same for one that has been found again, while somebody waits for each answer: 99 of 100 of
+/// his requests shall meet no search.
+const HOLD_NARROW: u64 = 128;
 const HOLD_MAX: u64 = 960;
 /// How long it holds at most.
 const HOLD: Nanos = Nanos::from_secs(600);
@@ -412,7 +415,9 @@ impl Governor {
         let epoch = self.epoch;
         let begun = epoch.begun.expect("it counts");
         let span = now - begun;
-        if span < LONG_EPOCH && (epoch.commands < EPOCH_COMMANDS || span < EPOCH) {
+        // Somebody who waits for each answer waits longer while everything is let in.
+        let commands = if self.load.narrow { FEW_COMMANDS } else { EPOCH_COMMANDS };
+        if span < LONG_EPOCH && (epoch.commands < commands || span < EPOCH) {
             return;
         }
         let (writes, long) = (epoch.written * 2 > epoch.sectors, epoch.long * 2 > epoch.sectors);
@@ -500,7 +505,10 @@ impl Governor {
         }
         let (knee, rate) = (&mut self.knees[self.load.index()], self.enough_rate);
         let hold = match knee {
-            Some(old) if old.level.abs_diff(high) <= 1 => (old.hold * 4).min(HOLD_MAX),
+            Some(old) if old.level.abs_diff(high) <= 1 => {
+                let least = if self.load.narrow { HOLD_NARROW } else { HOLD_MIN };
+                (old.hold * 4).clamp(least, HOLD_MAX)
+            }
             _ => HOLD_MIN,
         };
         let span = (now - self.search_begun).0.saturating_mul(hold);
@@ -520,7 +528,7 @@ impl Governor {
         // Beside somebody who is waited for, what is moved says little about the device.
         let is_wrong = is_bound && (knee.is_open || (differs && !self.load.narrow));
         if now >= knee.review_at || is_wrong {
-            if differs {
+            if differs && !self.load.narrow {
                 knee.hold = HOLD_MIN / 2;
             }
             return self.begin(Phase::Full);

@@ -66,7 +66,7 @@ pub(super) struct InGuest<'a> {
 
 impl<'a> InGuest<'a> {
     pub(super) fn start(guest: &'a Guest, load: GuestLoad) -> Result<Self> {
-        guest.check("rm -f /tmp/stop")?;
+        guest.check("rm -f /tmp/stop*")?;
         let mut jobs = Vec::new();
         for index in 0..load.readers + load.writers {
             let verb = if index < load.readers { "read" } else { "write" };
@@ -77,6 +77,21 @@ impl<'a> InGuest<'a> {
             })?);
         }
         Ok(Self { guest, jobs })
+    }
+
+    /// Waits until everybody is under way, at most a minute: a scheduler in the guest may hold a
+    /// reader up for long after its first read, and then takes it for a program that starts.
+    pub(super) fn wait_until_under_way(&self) -> Result<()> {
+        let count = "$(ls /tmp | grep -c under-way)";
+        let everybody = self.jobs.len();
+        self.guest.check_within(
+            Duration::from_secs(90),
+            &format!(
+                "n=0; until [ {count} -ge {everybody} ] || [ $n -ge 600 ]; do \
+                 n=$((n + 1)); usleep 100000; done"
+            ),
+        )?;
+        Ok(())
     }
 
     /// Ends it; returns what it got, all together, in megabytes (10^6) per second.

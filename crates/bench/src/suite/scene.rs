@@ -196,6 +196,7 @@ impl Scene {
         let beside = Beside::start(host_load, &sockets);
         let guest = InGuest::start(&self.guest, guest_load)?;
         if guest_load != GuestLoad::NONE || host_load != GuestLoad::NONE {
+            guest.wait_until_under_way()?;
             let began = Instant::now();
             reader::settle(true, || self.server.status())?;
             let in_host = self.scenario.coordination.has_streams().then_some(FAMILIAR);

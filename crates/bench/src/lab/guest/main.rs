@@ -442,12 +442,17 @@ fn play(path: &str, pieces: &str, period: &str, area: &str) -> io::Result<()> {
     Ok(())
 }
 
+/// Works until there is a file `stop`; says by one beside it when the work is under way.
 fn until_stopped(stop: &str, mut step: impl FnMut() -> io::Result<u64>) -> io::Result<()> {
     let start = Instant::now();
-    let mut bytes = 0;
+    let (mut bytes, mut steps) = (0, 0);
     let mut next_look = start;
     loop {
         bytes += step()?;
+        steps += 1;
+        if steps == STEPS_UNDER_WAY {
+            File::create(format!("{stop}.under-way.{}", std::process::id()))?;
+        }
         let now = Instant::now();
         if now >= next_look {
             if fs::exists(stop)? {
@@ -466,6 +471,9 @@ fn widen(n: usize) -> u64 {
 fn poisoned<T>(_: std::sync::PoisonError<T>) -> io::Error {
     io::Error::other("another thread panicked")
 }
+
+/// Reads or writes after which a load counts as under way.
+const STEPS_UNDER_WAY: u32 = 16;
 
 /// The request of an X client to show a window.
 const MAP_WINDOW: u8 = 8;
