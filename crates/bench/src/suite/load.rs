@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use evenkeel_sim::d36::GuestLoad;
 
 use crate::client::IoOp;
@@ -23,6 +23,8 @@ const AREA_BYTES: u64 = 640 << 20;
 pub(super) const FILM_BYTES: u64 = FIRST_BYTES + MOST * AREA_BYTES;
 /// Size of the guest's disk, which holds them all.
 pub const DISK_BYTES: u64 = FIRST_BYTES + 2 * MOST * AREA_BYTES;
+/// How long the guest may take to say that nobody is under way; it looks for a minute.
+const UNDER_WAY_PATIENCE: Duration = Duration::from_secs(90);
 /// How long the end of a load may take.
 const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -81,16 +83,20 @@ impl<'a> InGuest<'a> {
 
     /// Waits until everybody is under way, at most a minute: a scheduler in the guest may hold a
     /// reader up for long after its first read, and then takes it for a program that starts.
+    ///
+    /// # Errors
+    ///
+    /// If nobody is by then.
     pub(super) fn wait_until_under_way(&self) -> Result<()> {
         let count = "$(ls /tmp | grep -c under-way)";
         let everybody = self.jobs.len();
-        self.guest.check_within(
-            Duration::from_secs(90),
-            &format!(
-                "n=0; until [ {count} -ge {everybody} ] || [ $n -ge 600 ]; do \
-                 n=$((n + 1)); usleep 100000; done"
-            ),
-        )?;
+        let script = format!(
+            "n=0; until [ {count} -ge {everybody} ] || [ $n -ge 600 ]; do \
+             n=$((n + 1)); usleep 100000; done; [ {count} -gt 0 ] || [ {everybody} -eq 0 ]"
+        );
+        self.guest
+            .check_within(UNDER_WAY_PATIENCE, &script)
+            .context("no reader or writer of the guest was served sixteen times in a minute")?;
         Ok(())
     }
 
