@@ -55,7 +55,7 @@ bench: build
 bench-kernel: build
 	$(EVENKEEL) bench kernel --results docs/results
 
-# On a machine that does nothing else: 15 minutes.
+# On a machine that does nothing else: some 20 minutes.
 bench-performance: build
 	$(EVENKEEL) bench rate --results docs/results
 	$(EVENKEEL) bench isolation --results docs/results

@@ -37,8 +37,7 @@ fn scene(name: &str) -> PathBuf {
 #[test]
 fn victim_and_aggressor_are_served_together_on_a_real_file() {
     let dir = scene("real");
-    let deep = Target::fixed(2);
-    let targets = vec![Target::evenkeel("bfq"), Target::evenkeel("none"), deep];
+    let targets = vec![Target::evenkeel("bfq"), Target::evenkeel("none"), Target::fixed(2)];
     let report = measure(&dir, Backing::Image, targets);
     for row in &report.rows {
         assert!(row.victim_p50_us > 0.0 && row.victim_p50_us <= row.victim_p99_us, "{row:?}");

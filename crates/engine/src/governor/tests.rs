@@ -173,6 +173,26 @@ fn it_is_narrow_only_while_somebody_waits_for_each_answer() {
 }
 
 #[test]
+fn who_waits_for_each_answer_meets_hardly_a_search_once_one_was_confirmed() {
+    let mut bench = Bench::new(64, 4);
+    let (mut lone, mut steps, mut searching) = (0, 0, 0);
+    let searches = 3;
+    while bench.report().searches < searches {
+        for _ in 0..LONE_MIN {
+            bench.governor.arrived(bench.now, VM, 0, true, &mut lone);
+        }
+        bench.run(false, 8, Nanos::from_millis(5));
+        // From the end of the search that confirmed the first one to that of the next.
+        if bench.report().searches == searches - 1 {
+            steps += 1;
+            searching += u32::from(bench.governor.phase != Phase::Hold);
+        }
+    }
+    assert!(bench.report().narrow);
+    assert!(searching > 0 && searching * 100 < steps, "{searching} of {steps}");
+}
+
+#[test]
 fn who_asks_for_much_at_a_time_is_no_reason_to_be_narrow() {
     let mut bench = Bench::new(64, 4);
     let mut lone = 0;
