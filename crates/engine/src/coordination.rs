@@ -3,7 +3,9 @@
 //! Which of them? Those that the guest itself prefers, by the I/O priority of their requests, as
 //! its agent does with the applications that it means. A guest that marks nothing has all queues
 //! that somebody waits for made urgent: then its own scheduler must say what goes first, and the
-//! host makes sure that the guest as a whole is served at once.
+//! host makes sure that the guest as a whole is served at once. So has one that says that it marks,
+//! and of which nothing marked ever comes: its kernel is too old to hand priorities on, or something
+//! on the way to the disk, as encryption, forgets them.
 
 use evenkeel_sched::{GroupId, Nanos, Scheduler as _, Urgency};
 
@@ -17,6 +19,10 @@ use crate::streams::StreamId;
 const MARKS_FOR: Nanos = Nanos::from_secs(2);
 /// How long after it has said that it marks an agent is believed to tell what starts.
 const SPEAKS_FOR: Nanos = Nanos::from_secs(60);
+/// After so many reads without a mark, and so long, an agent that says that it marks is not believed
+/// until a marked one comes: a program that starts is marked within a few milliseconds.
+const UNMARKED_READS: u32 = 64;
+const UNMARKED_FOR: Nanos = Nanos::from_millis(500);
 
 /// The help of all VMs of a pool.
 #[derive(Debug, Default)]
@@ -38,8 +44,44 @@ struct VmHelp {
     /// Whether it says that it marks, and since help began no marked request has come. A program
     /// begins to read before anybody can mark it.
     awaits_mark: bool,
+    /// Whether its marks reach us, as far as is known of this agent.
+    marking: Marking,
     /// What its queues were last told.
     applied: Urgency,
+}
+
+/// Whether marks of an agent that says that it marks reach us.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum Marking {
+    /// It has not said that it marks.
+    #[default]
+    Unknown,
+    /// It has said so first then, and so many reads without a mark have come while it was helped.
+    Claimed { since: Nanos, unmarked: u32 },
+    /// They do not.
+    Lost,
+    /// They do.
+    Seen,
+}
+
+impl Marking {
+    /// Takes note that the agent says that it marks.
+    fn claim(&mut self, now: Nanos) {
+        if *self == Self::Unknown {
+            *self = Self::Claimed { since: now, unmarked: 0 };
+        }
+    }
+
+    /// Takes note of a read without a mark; returns whether now it is clear that marks are lost.
+    fn miss(&mut self, now: Nanos) -> bool {
+        let Self::Claimed { since, unmarked } = self else { return false };
+        *unmarked += 1;
+        let is_lost = *unmarked >= UNMARKED_READS && now >= *since + UNMARKED_FOR;
+        if is_lost {
+            *self = Self::Lost;
+        }
+        is_lost
+    }
 }
 
 impl Helps {
@@ -83,8 +125,13 @@ impl Engine {
             Some(known) => known.help.set_policy(now, policy, served),
             place => {
                 let help = Help::new(now, policy, served);
-                *place =
-                    Some(VmHelp { help, marked: None, awaits_mark: false, applied: Urgency::None });
+                *place = Some(VmHelp {
+                    help,
+                    marked: None,
+                    awaits_mark: false,
+                    marking: Marking::default(),
+                    applied: Urgency::None,
+                });
             }
         }
         self.apply_help(now, vm);
@@ -98,7 +145,10 @@ impl Engine {
         if is_new && ask.marked {
             known.awaits_mark |= known.applied == Urgency::None;
             known.marked = Some(now + ask.lease);
-            self.groups.get_mut(vm).queues.speak_until(now + SPEAKS_FOR);
+            known.marking.claim(now);
+            if known.marking != Marking::Lost {
+                self.groups.get_mut(vm).queues.speak_until(now + SPEAKS_FOR);
+            }
         }
         let report = known.help.report();
         self.apply_help(now, vm);
@@ -111,6 +161,7 @@ impl Engine {
         let served = self.served(now, vm);
         if let Some(known) = self.helps.get_mut(vm) {
             known.help.reset(now, served);
+            known.marking = Marking::default();
             self.groups.get_mut(vm).queues.speak_until(now);
             self.apply_help(now, vm);
         }
@@ -143,8 +194,18 @@ impl Engine {
         let Some(known) = self.helps.get_mut(vm) else { return };
         let was_awaited = core::mem::take(&mut known.awaits_mark);
         let is_known = known.marks(now) && !was_awaited;
+        known.marking = Marking::Seen;
         known.marked = known.marked.max(Some(now));
         if !is_known {
+            self.apply_help(now, vm);
+        }
+    }
+
+    /// Takes note of a read without a mark.
+    pub(crate) fn note_unmarked(&mut self, now: Nanos, vm: GroupId) {
+        let Some(known) = self.helps.get_mut(vm) else { return };
+        if known.applied != Urgency::None && known.marking.miss(now) {
+            self.groups.get_mut(vm).queues.speak_until(now);
             self.apply_help(now, vm);
         }
     }
@@ -205,6 +266,6 @@ impl Engine {
 
 impl VmHelp {
     fn marks(&self, now: Nanos) -> bool {
-        self.marked.is_some_and(|marked| now < marked + MARKS_FOR)
+        self.marking != Marking::Lost && self.marked.is_some_and(|marked| now < marked + MARKS_FOR)
     }
 }

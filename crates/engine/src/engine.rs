@@ -242,8 +242,12 @@ impl Engine {
         } else {
             Priority::default()
         };
-        if self.helps.is_any_on() && sync && classify::is_preferred(priority) {
-            self.note_preferred(now, vm);
+        if self.helps.is_any_on() && sync {
+            if classify::is_preferred(priority) {
+                self.note_preferred(now, vm);
+            } else if request.op == Op::Read {
+                self.note_unmarked(now, vm);
+            }
         }
         let tag = self.slots.take(Slot {
             sector: request.sector,

@@ -175,6 +175,27 @@ fn within_a_helped_vm_marked_requests_go_first() {
     }
 }
 
+/// Kernels before 4.10 send no priority, and encryption on the way to the disk forgets it.
+#[test]
+fn a_guest_whose_marks_never_come_is_helped_as_one_that_marks_nothing() {
+    let mut world = settled(Kind::Bfq);
+    world.trust(0);
+    world.marked = true;
+    world.cry(0, 2);
+    world.take();
+    world.cry(0, 10);
+    let lost = world.take();
+    println!("{lost:?}");
+    assert!(lost[0] > 6 * lost[1]);
+    world.reader(0, MARKED, 1);
+    world.cry(0, 5);
+    world.take();
+    world.cry(0, 10);
+    let seen = world.take();
+    println!("{seen:?}");
+    assert!(seen[2] > 5 * (seen[0] + seen[1]), "one mark is enough");
+}
+
 /// Lets the guest of the first VM read 128 KiB in order every 50 ms for so many seconds, while its
 /// agent says that something else is urgent, or nothing; returns how the last read went out.
 fn film(world: &mut World, seconds: u64, is_helped: bool) -> Precedence {
