@@ -554,7 +554,12 @@ impl Scheduler for Bfq {
 
     #[inline]
     fn urgency(&self, tag: Tag) -> Urgency {
-        self.queues[self.table.get(tag).queue.0 as usize].raise.kind.into()
+        let id = self.table.get(tag).queue.0;
+        if self.is_privileged(id) {
+            self.queues[id as usize].raise.kind.into()
+        } else {
+            Urgency::None
+        }
     }
 
     #[inline]

@@ -88,6 +88,11 @@ pub struct BfqTunables {
     pub kernel_compat: bool,
 }
 
+impl BfqTunables {
+    /// What Linux has for `wr_max_softrt_rate`, in sectors per second.
+    pub const LINUX_SOFTRT_RATE: u32 = 7000;
+}
+
 impl Default for BfqTunables {
     fn default() -> Self {
         Self {

@@ -11,7 +11,7 @@ use crate::{Nanos, Scheduler};
 
 /// Those of Linux, of which the vectors are.
 fn rules_of_vectors() -> SoftRtRules {
-    SoftRtRules::new(&BfqTunables { wr_max_softrt_rate: 7000, ..BfqTunables::default() })
+    SoftRtRules::new(&BfqTunables { wr_max_softrt_rate: 7000, ..BfqTunables::default() }, None)
 }
 
 /// The batch of the known vector: from 10 s on, complete at 10.020 s.
@@ -47,13 +47,26 @@ fn what_one_batch_took_too_much_later_ones_pay_for() {
     assert!(batches.next(Nanos::ORIGIN + ms(20_001), Some(ended), rules));
 }
 
+/// Of 10 MB/s a film of 4 MB/s needs a part, and 4 MB in 400 ms with a pause behind are most.
+#[test]
+fn who_needs_most_of_a_slow_disk_does_not_play() {
+    for (service, period, plays) in [(1960, ms(250), true), (7812, ms(488), false)] {
+        for (peak, plays) in [(Some(19_531), plays), (None, true)] {
+            let rules = SoftRtRules::new(&BfqTunables::default(), peak);
+            let (mut batches, ended) = batch(service);
+            let next = Nanos::ORIGIN + ms(10_000) + period;
+            assert_eq!(batches.next(next, Some(ended), rules), plays, "{service}, {peak:?}");
+        }
+    }
+}
+
 #[test]
 fn a_queue_without_a_past_and_a_rate_of_zero_are_never_soft_real_time() {
     let (mut batches, ended) = batch(8);
     let tunables = BfqTunables { wr_max_softrt_rate: 0, ..BfqTunables::default() };
     let later = ended + Nanos::from_secs(9);
-    assert!(!batches.next(later, Some(ended), SoftRtRules::new(&tunables)));
-    let rules = SoftRtRules::new(&BfqTunables::default());
+    assert!(!batches.next(later, Some(ended), SoftRtRules::new(&tunables, None)));
+    let rules = SoftRtRules::new(&BfqTunables::default(), None);
     assert!(!Batches::default().next(later, None, rules));
     assert!(batches.next(later + later, Some(later), rules), "nothing is left of the off time");
 }
