@@ -22,8 +22,17 @@ pub(crate) fn run(args: &ConnectArgs) -> Outcome<()> {
     let agent = place::agent(&dir, args.vm.as_deref().unwrap_or(&args.name));
     let agent = (args.vm.is_some() || agent.exists()).then_some(agent);
     let agent = agent.as_deref().map(text_of).transpose()?;
-    if agent.is_some() && !matches!(args.vmm, Vmm::Qemu | Vmm::Libvirt) {
-        eprintln!("evenkeel: how this VMM connects the agent's port is not known; left out");
+    if agent.is_some() {
+        match args.vmm {
+            Vmm::Qemu | Vmm::Libvirt => {}
+            Vmm::CloudHypervisor => eprintln!(
+                "evenkeel: Cloud Hypervisor has no port for the agent; give the VM a vsock, --vsock \
+                 cid=3,socket=PATH, and say vsock = \"PATH\" in [pools.POOL.vms.NAME]"
+            ),
+            Vmm::Crosvm => {
+                eprintln!("evenkeel: how this VMM connects the agent's port is not known; left out");
+            }
+        }
     }
     let mut text = match args.vmm {
         Vmm::Qemu => qemu(args, socket, agent),
