@@ -2,9 +2,10 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
+use std::ops::Range;
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, SeekFrom, seek};
 
 use crate::client::verify::Random;
 
@@ -14,13 +15,40 @@ use crate::client::verify::Random;
 ///
 /// What the file system reports.
 pub fn fill_image(path: &Path, bytes: u64) -> anyhow::Result<()> {
-    const CHUNK: usize = 1 << 20;
     if fs::metadata(path).is_ok_and(|metadata| metadata.len() == bytes) {
         return Ok(());
     }
     // Its name says that it is complete; a run that was cut short leaves another one behind.
     let partial = path.with_extension("part");
     let mut file = File::create(&partial)?;
+    write_random(&mut file, bytes)?;
+    file.sync_all()?;
+    fs::rename(&partial, path)?;
+    Ok(())
+}
+
+/// Writes pseudo-random bytes into a part of an image, from the first place on that was never
+/// written.
+///
+/// # Errors
+///
+/// What the file system reports.
+pub(crate) fn fill_holes(path: &Path, part: Range<u64>) -> anyhow::Result<()> {
+    let mut file = File::options().write(true).open(path)?;
+    if part.is_empty() {
+        return Ok(());
+    }
+    let hole = seek(&file, SeekFrom::Hole(part.start))?;
+    if hole < part.end {
+        seek(&file, SeekFrom::Start(hole))?;
+        write_random(&mut file, part.end - hole)?;
+        file.sync_all()?;
+    }
+    Ok(())
+}
+
+fn write_random(file: &mut File, bytes: u64) -> anyhow::Result<()> {
+    const CHUNK: usize = 1 << 20;
     let mut random = Random::new(bytes);
     let mut chunk = vec![0; CHUNK];
     let mut left = bytes;
@@ -32,8 +60,6 @@ pub fn fill_image(path: &Path, bytes: u64) -> anyhow::Result<()> {
         file.write_all(&chunk[..len])?;
         left -= len as u64;
     }
-    file.sync_all()?;
-    fs::rename(&partial, path)?;
     Ok(())
 }
 
@@ -71,5 +97,19 @@ mod tests {
         let _either = has_direct_io(&dir).unwrap();
         assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
         fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_part_that_was_never_written_is_filled_once_and_nothing_else() {
+        let path = std::env::temp_dir().join(format!("evenkeel-holes-{}", std::process::id()));
+        File::create(&path).unwrap().set_len(4 << 20).unwrap();
+        fill_holes(&path, 1 << 20..2 << 20).unwrap();
+        let bytes = fs::read(&path).unwrap();
+        let is_zero = |from: usize| bytes[from << 20..(from + 1) << 20].iter().all(|&b| b == 0);
+        assert_eq!([0, 1, 2, 3].map(is_zero), [true, false, true, true]);
+        fs::write(&path, vec![1; 4 << 20]).unwrap();
+        fill_holes(&path, 1 << 20..2 << 20).unwrap();
+        assert!(fs::read(&path).unwrap().iter().all(|&byte| byte == 1));
+        fs::remove_file(&path).unwrap();
     }
 }

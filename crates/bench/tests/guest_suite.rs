@@ -6,12 +6,13 @@ mod support;
 
 use std::fs::{self, File};
 
-use evenkeel_bench::suite::{self, App, Coordination, DISK_BYTES, Film, GuestLoad, Options};
+use evenkeel_bench::suite::{self, App, Coordination, DISK_BYTES, Film, GuestLoad, Options, Where};
 use support::{Space, evenkeel, host, turn};
 
 /// Scenarios on a fast device, where nobody waits for a modelled head.
 fn options(space: &Space) -> Options {
     Options {
+        place: Where::Guest,
         evenkeel: evenkeel().binary().to_owned(),
         dir: space.path("suite"),
         devices: vec!["ssd".to_owned()],

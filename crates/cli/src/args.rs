@@ -243,7 +243,7 @@ pub(crate) struct SetArgs {
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
     pub(crate) what: Bench,
-    /// For whom to print; html and suite are for startup and throughput
+    /// For whom to print; html and suite are for startup, throughput and player
     #[arg(long, value_enum, default_value_t = BenchFormat::Table, global = true)]
     pub(crate) format: BenchFormat,
 }
@@ -262,9 +262,9 @@ pub(crate) enum BenchFormat {
 
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Bench {
-    /// Start of applications in a guest beside loads in guest and host, in any combination
+    /// Start of applications in a guest, or on the host, beside loads in both, in any combination
     Startup(StartupArgs),
-    /// Throughput of a guest beside loads in the host, in any combination
+    /// Throughput of a guest beside loads in the host, or of the host, in any combination
     Throughput(ThroughputArgs),
     /// A film in a guest beside loads in guest and host: how many of its pieces come late
     Player(PlayerArgs),

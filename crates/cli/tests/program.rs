@@ -72,6 +72,9 @@ fn wrong_use_ends_with_2_and_says_what_to_write() {
             &["sim", "replay", "Cargo.toml", "--device=hdd", "--scheduler=bfq", "--input-format=x"],
             "blkparse",
         ),
+        (&["bench", "startup", "--where", "host", "--device", "hdd"], "--where guest"),
+        (&["bench", "throughput", "--where=host", "--scheduler=bfq"], "--guest-scheduler"),
+        (&["bench", "player", "--where", "host"], "films are played in guests"),
         (&["statsu"], "status"),
         (&[], "Usage"),
     ] {

@@ -135,16 +135,7 @@ impl GuestBuilder {
     ///
     /// QEMU cannot be started, or ends at once.
     pub fn start(&self) -> Result<Guest> {
-        static SERIAL: AtomicU32 = AtomicU32::new(0);
-        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        // Not below the lab: the path of a Unix socket may have 107 bytes only.
-        let dir = std::env::temp_dir().join(format!(
-            "evenkeel-lab-{}-{serial}-{}",
-            std::process::id(),
-            self.name
-        ));
-        fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
-        let run = RunDir(dir);
+        let run = RunDir::new(&self.name)?;
         let qemu = Process::start("qemu-system-x86_64", |command| {
             self.arguments(&run.0, command);
             let log = fs::File::create(run.0.join("qemu.log"));
@@ -153,15 +144,14 @@ impl GuestBuilder {
         })?;
         let mut guest = Guest {
             name: self.name.clone(),
+            machine: "QEMU",
             qemu: Mutex::new(qemu),
             channel: Mutex::new(None),
             hello: Mutex::new(None),
             run,
         };
         let stream = guest.connect()?;
-        let (channel, hello) = Channel::new(stream)?;
-        guest.channel = Mutex::new(Some(channel));
-        guest.hello = Mutex::new(Some(Hello { wire: hello, is_heard: false }));
+        guest.listen(stream)?;
         Ok(guest)
     }
 
@@ -238,6 +228,8 @@ fn drive(index: usize, image: &Path, command: &mut Command) {
 #[derive(Debug)]
 pub struct Guest {
     name: String,
+    /// What errors call the process.
+    machine: &'static str,
     qemu: Mutex<Process>,
     channel: Mutex<Option<Channel>>,
     hello: Mutex<Option<Hello>>,
@@ -252,6 +244,34 @@ struct Hello {
 }
 
 impl Guest {
+    /// Takes what runs in `process` for a guest; its agent is at the other end of `stream`, and what
+    /// it prints goes to the file `console` in `run`.
+    pub(super) fn of_process(
+        name: &str,
+        machine: &'static str,
+        process: Process,
+        stream: UnixStream,
+        run: RunDir,
+    ) -> Result<Self> {
+        let mut guest = Self {
+            name: name.to_owned(),
+            machine,
+            qemu: Mutex::new(process),
+            channel: Mutex::new(None),
+            hello: Mutex::new(None),
+            run,
+        };
+        guest.listen(stream)?;
+        Ok(guest)
+    }
+
+    fn listen(&mut self, stream: UnixStream) -> Result<()> {
+        let (channel, hello) = Channel::new(stream)?;
+        self.channel = Mutex::new(Some(channel));
+        self.hello = Mutex::new(Some(Hello { wire: hello, is_heard: false }));
+        Ok(())
+    }
+
     /// Waits until the guest takes commands; returns at once when it did before.
     ///
     /// # Errors
@@ -408,10 +428,11 @@ impl Guest {
 
     /// Says which guest it is, how QEMU fares, and the end of the console.
     fn diagnosis(&self) -> String {
+        let machine = self.machine;
         let state = match self.qemu.lock().expect("no holder panics").ended() {
-            Ok(None) => "QEMU runs".to_owned(),
-            Ok(Some(status)) => format!("QEMU has ended ({status})"),
-            Err(error) => format!("QEMU cannot be asked ({error})"),
+            Ok(None) => format!("{machine} runs"),
+            Ok(Some(status)) => format!("{machine} has ended ({status})"),
+            Err(error) => format!("{machine} cannot be asked ({error})"),
         };
         let console = self.console();
         let lines: Vec<&str> = console.lines().collect();
@@ -465,6 +486,18 @@ impl Job<'_> {
 /// A directory that is removed with its owner, unless that owner dies of a panic.
 #[derive(Debug)]
 pub(super) struct RunDir(pub(super) PathBuf);
+
+impl RunDir {
+    pub(super) fn new(name: &str) -> Result<Self> {
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        // Not below the lab: the path of a Unix socket may have 107 bytes only.
+        let dir = std::env::temp_dir()
+            .join(format!("evenkeel-lab-{}-{serial}-{name}", std::process::id()));
+        fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        Ok(Self(dir))
+    }
+}
 
 impl Drop for RunDir {
     fn drop(&mut self) {

@@ -149,7 +149,7 @@ fn libraries_of(program: &Path) -> Result<Vec<String>> {
 }
 
 /// Compiles the guest's program unless this very source has been compiled already.
-fn guest_program(dir: &Path) -> Result<PathBuf> {
+pub(super) fn guest_program(dir: &Path) -> Result<PathBuf> {
     let path = dir.join(format!("guest-{:016x}", fnv1a(GUEST_SOURCE.as_bytes())));
     if path.exists() {
         return Ok(path);

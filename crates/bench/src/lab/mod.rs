@@ -23,6 +23,7 @@ mod archive;
 mod channel;
 mod evenkeel;
 mod guest;
+mod host;
 mod initramfs;
 pub(crate) mod reader;
 
@@ -33,6 +34,7 @@ use anyhow::{Context as _, Result};
 pub use self::channel::Output;
 pub use self::evenkeel::{Daemon, Evenkeel};
 pub use self::guest::{Guest, GuestBuilder, Job, kvm_works};
+pub(crate) use self::host::on_host;
 use self::initramfs::Boot;
 pub(crate) use self::initramfs::find_program;
 

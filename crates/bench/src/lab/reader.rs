@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::Job;
 
 /// Enough for every reader to be in full swing.
-const SETTLE: Duration = Duration::from_secs(3);
+pub(crate) const SETTLE: Duration = Duration::from_secs(3);
 /// The longest time for which BFQ raises a queue as interactive.
 const LONGEST_RAISE: Duration = Duration::from_secs(26);
 /// Between two looks at who is raised.

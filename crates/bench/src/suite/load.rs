@@ -1,5 +1,8 @@
 //! Background loads, by the names that D3.6 gives them: `5r-rand`, `2r2w-seq`, `none`.
 
+use std::fs::File;
+use std::num::NonZeroU64;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use evenkeel_sim::d36::GuestLoad;
+use rustix::fs::{Advice, fadvise};
 
 use crate::client::IoOp;
 use crate::client::load::{Loader, Pattern, Shape, drive};
@@ -25,6 +29,8 @@ pub(super) const FILM_BYTES: u64 = FIRST_BYTES + MOST * AREA_BYTES;
 pub const DISK_BYTES: u64 = FIRST_BYTES + 2 * MOST * AREA_BYTES;
 /// How long the guest may take to say that nobody is under way; it looks for a minute.
 const UNDER_WAY_PATIENCE: Duration = Duration::from_secs(90);
+/// A fast disk has a hundredth of an area read in that time.
+const FORGET_EVERY: Duration = Duration::from_millis(100);
 /// How long the end of a load may take.
 const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -59,23 +65,45 @@ pub fn parse(name: &str) -> Result<GuestLoad, String> {
     Ok(GuestLoad { readers, writers, random })
 }
 
-/// A load at work in the guest.
+/// Returns where on the disk so many readers and writers are at work, the first ones first.
+pub(super) fn areas(workers: u64) -> Range<u64> {
+    FIRST_BYTES..FIRST_BYTES + workers * AREA_BYTES
+}
+
+/// All loads of a scenario, at work.
 #[derive(Debug)]
-pub(super) struct InGuest<'a> {
+pub(super) struct Loads<'a> {
+    pub(super) guest: Workers<'a>,
+    pub(super) beside: Beside,
+    pub(super) forget: Option<Forget>,
+}
+
+impl Loads<'_> {
+    /// Ends them; returns what the guest's and the others got, in MB/s.
+    pub(super) fn stop(self) -> Result<(f64, f64)> {
+        drop(self.forget);
+        Ok((self.guest.stop()?, self.beside.stop()?))
+    }
+}
+
+/// A load at work in the guest, or in its place.
+#[derive(Debug)]
+pub(super) struct Workers<'a> {
     guest: &'a Guest,
     jobs: Vec<Job<'a>>,
 }
 
-impl<'a> InGuest<'a> {
-    pub(super) fn start(guest: &'a Guest, load: GuestLoad) -> Result<Self> {
+impl<'a> Workers<'a> {
+    /// Starts it on the guest's `disk`.
+    pub(super) fn start(guest: &'a Guest, disk: &str, load: GuestLoad) -> Result<Self> {
         guest.check("rm -f /tmp/stop*")?;
         let mut jobs = Vec::new();
         for index in 0..load.readers + load.writers {
             let verb = if index < load.readers { "read" } else { "write" };
             let area = format!("{}:{AREA_BYTES}", FIRST_BYTES + index * AREA_BYTES);
             jobs.push(guest.spawn(&match load.random {
-                true => format!("guest {verb}-random /dev/vda /tmp/stop {} {area}", 2 * index + 11),
-                false => format!("guest {verb}-sequential /dev/vda /tmp/stop {area}"),
+                true => format!("guest {verb}-random {disk} /tmp/stop {} {area}", 2 * index + 11),
+                false => format!("guest {verb}-sequential {disk} /tmp/stop {area}"),
             })?);
         }
         Ok(Self { guest, jobs })
@@ -149,6 +177,41 @@ impl Beside {
 impl Drop for Beside {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Keeps out of memory what readers of the host have read. A guest's memory is smaller than the area
+/// of one reader; the host's may hold them all, and then the disk would be idle. Ends when dropped.
+#[derive(Debug)]
+pub(super) struct Forget {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Forget {
+    /// Starts with the areas of the first `readers` on a disk.
+    pub(super) fn start(disk: &Path, readers: u64) -> Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (file, areas) = (File::open(disk)?, areas(readers));
+        let thread = NonZeroU64::new(areas.end - areas.start).map(|length| {
+            let stop = Arc::clone(&stop);
+            thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    // Ignored: it is advice, and fails for what is no file at most.
+                    let _ = fadvise(&file, areas.start, Some(length), Advice::DontNeed);
+                    thread::sleep(FORGET_EVERY);
+                }
+            })
+        });
+        Ok(Self { stop, thread })
+    }
+}
+
+impl Drop for Forget {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // Waited for, as it has the disk open. It does not panic.
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 

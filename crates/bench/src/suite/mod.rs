@@ -1,4 +1,5 @@
-//! `evenkeel bench startup`, `throughput` and `player`: the experiments of D3.6 in real guests.
+//! `evenkeel bench startup`, `throughput` and `player`: the experiments of D3.6 in real guests, and
+//! without virtualization on the host.
 //!
 //! A guest has a load of its own, others read beside it from the same device, and either an
 //! application is started again and again, or the guest's throughput is sampled, or a film played.
@@ -11,9 +12,12 @@
 //! run.
 
 mod app;
+mod guest;
+mod host;
 mod html;
 mod load;
 mod names;
+mod place;
 mod player;
 mod root;
 mod rows;
@@ -29,11 +33,14 @@ use anyhow::{Context as _, Result, ensure};
 pub use evenkeel_sim::d36::GuestLoad;
 
 pub use self::app::App;
+use self::guest::{GuestScene, Props};
+use self::host::HostScene;
 pub use self::load::{DISK_BYTES, parse as parse_load};
+pub use self::place::Where;
 pub use self::player::{Film, Player, PlayerRow, player};
 pub use self::root::image_path;
 pub use self::rows::{Measured, Startup, StartupRow, Throughput, ThroughputRow};
-use self::scene::{Props, Scene, Stage};
+use self::scene::{Scene, Stage};
 use crate::demo::launch::Launched;
 
 /// Distance between two samples of throughput.
@@ -112,13 +119,15 @@ impl FromStr for Coordination {
 /// Everything that distinguishes two measurements but the application.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
+    /// Where it is measured.
+    pub place: Where,
     /// A model, as `evenkeel serve --model` takes it, or `real`.
     pub device: String,
-    /// What runs in the guest.
+    /// What runs in the guest, or on the host.
     pub guest_load: GuestLoad,
     /// What runs beside it.
     pub host_load: GuestLoad,
-    /// The guest's scheduler, by its name in the kernel.
+    /// The guest's scheduler, or the host's, by its name in the kernel.
     pub guest_scheduler: String,
     /// Ours.
     pub scheduler: String,
@@ -140,7 +149,11 @@ impl Scenario {
 
 impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { device, guest_load, host_load, guest_scheduler, scheduler, coordination } = self;
+        let Self { device, guest_load, host_load, guest_scheduler, scheduler, .. } = self;
+        let coordination = self.coordination;
+        if self.place == Where::Host {
+            return write!(f, "{device}, on the host, {guest_load} under {guest_scheduler}");
+        }
         write!(
             f,
             "{device}, guest {guest_load} under {guest_scheduler}, host {host_load} under \
@@ -152,6 +165,8 @@ impl fmt::Display for Scenario {
 /// What to measure: every combination of what is listed.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// Where it is measured; [`check`](Self::check) tells what there is not on the host.
+    pub place: Where,
     /// The `evenkeel` program.
     pub evenkeel: PathBuf,
     /// Where images, sockets and logs go.
@@ -184,6 +199,7 @@ impl Options {
                         for &guest_load in &self.guest_loads {
                             for &host_load in &self.host_loads {
                                 scenarios.push(Scenario {
+                                    place: self.place,
                                     device: device.clone(),
                                     guest_load,
                                     host_load,
@@ -200,25 +216,62 @@ impl Options {
         scenarios
     }
 
-    fn open(&self, stage: Stage, say: &mut dyn FnMut(&str)) -> Result<(Scene, Vec<Scenario>)> {
-        std::fs::create_dir_all(&self.dir)?;
-        let dir = self.dir.canonicalize()?;
+    fn open(
+        &self,
+        stage: Stage,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<(Box<dyn Scene>, Vec<Scenario>)> {
+        if self.place == Where::Guest {
+            let (scene, scenarios) = self.open_guest(stage, say)?;
+            return Ok((Box::new(scene), scenarios));
+        }
+        self.check()?;
+        ensure!(
+            rustix::process::geteuid().is_root(),
+            "--where host: a loop device and mounts need root; run it with sudo"
+        );
+        let scenarios = self.scenarios();
+        let first = scenarios.first().context("nothing to measure")?;
+        let image = self.image(stage, say)?;
+        let workers = most_workers(&self.guest_loads);
+        say("writing what readers are to read, where it is not there yet, and mounting the disk");
+        let scene = HostScene::open(image, stage, workers, first)?;
+        Ok((Box::new(scene), scenarios))
+    }
+
+    fn open_guest(
+        &self,
+        stage: Stage,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<(GuestScene, Vec<Scenario>)> {
         let scenarios = self.scenarios();
         let first = scenarios.first().context("nothing to measure")?;
         let has_agent = self.coordinations.iter().any(|coordination| coordination.has_agent());
         let agent = if has_agent { Some(agent(&self.evenkeel)?) } else { None };
-        let image = match stage {
-            Stage::Disk | Stage::Film => root::prepare_empty(&dir)?,
-            Stage::Programs => root::prepare(&dir, false, say)?,
-            Stage::Windows => root::prepare(&dir, true, say)?,
-        };
-        let beside = self.host_loads.iter().map(|load| load.readers + load.writers).max();
-        let beside = beside.unwrap_or(0);
+        let image = self.image(stage, say)?;
+        let dir = self.dir.canonicalize()?;
+        let beside = most_workers(&self.host_loads);
         let evenkeel = self.evenkeel.clone();
         say("starting the daemon and the guest");
-        let scene = Scene::open(Props { evenkeel, agent, dir, image, stage, beside }, first)?;
+        let scene = GuestScene::open(Props { evenkeel, agent, dir, image, stage, beside }, first)?;
         Ok((scene, scenarios))
     }
+
+    /// Makes the disk, unless it is there.
+    fn image(&self, stage: Stage, say: &mut dyn FnMut(&str)) -> Result<PathBuf> {
+        std::fs::create_dir_all(&self.dir)?;
+        let dir = self.dir.canonicalize()?;
+        match stage {
+            Stage::Disk | Stage::Film => root::prepare_empty(&dir),
+            Stage::Programs => root::prepare(&dir, false, say),
+            Stage::Windows => root::prepare(&dir, true, say),
+        }
+    }
+}
+
+/// Returns how many readers and writers the largest of some loads has.
+fn most_workers(loads: &[GuestLoad]) -> u64 {
+    loads.iter().map(|load| load.readers + load.writers).max().unwrap_or(0)
 }
 
 /// Finds the agent: beside the program, or one directory up, where cargo leaves it for tests.
@@ -240,7 +293,8 @@ const SETTLING_STARTS: u32 = 3;
 /// # Errors
 ///
 /// The lab is not set up, packages cannot be fetched, a guest or the daemon fails, or an
-/// application ends before it is ready. A start that takes too long is no error.
+/// application ends before it is ready; on the host as [`Options::check`], and if this is not root
+/// or the kernel lacks a scheduler. A start that takes too long is no error.
 pub fn startup(
     options: &Options,
     apps: &[App],
@@ -263,17 +317,17 @@ pub fn startup(
             let mut tell = progress(say, rows.len() + 1, all, scenario);
             let mut row = StartupRow::new(app, scenario);
             for repeat in 1..=options.repeats {
-                let mut run = |scene: &Scene, what: &str| {
+                let mut run = |scene: &dyn Scene, what: &str| {
                     single_run(scene, app, runs, &mut |text| {
                         tell(&format!("repeat {repeat}, {what}{text}"));
                     })
                 };
                 // Each time anew: how fast a machine is that others use as well changes by the minute.
                 scene.switch(&scenario.idle())?;
-                let idle = run(&scene, "idle, ")?;
+                let idle = run(&*scene, "idle, ")?;
                 scene.switch(scenario)?;
                 let loads = scene.start_loads()?;
-                let loaded = run(&scene, "")?;
+                let loaded = run(&*scene, "")?;
                 let (guest, beside) = loads.stop()?;
                 scene.rest()?;
                 row.add(idle, loaded, guest + beside);
@@ -286,7 +340,12 @@ pub fn startup(
 }
 
 /// Starts an application a few times; a start that takes too long ends the run.
-fn single_run(scene: &Scene, app: &App, runs: u32, tell: &mut dyn FnMut(&str)) -> Result<Measured> {
+fn single_run(
+    scene: &dyn Scene,
+    app: &App,
+    runs: u32,
+    tell: &mut dyn FnMut(&str),
+) -> Result<Measured> {
     let mut measured = Measured::default();
     for number in 1..=runs {
         let Launched { run, disk_ms } = scene.launch(app)?;
@@ -301,7 +360,7 @@ fn single_run(scene: &Scene, app: &App, runs: u32, tell: &mut dyn FnMut(&str)) -
     Ok(measured)
 }
 
-/// Measures the throughput of the guest in each scenario, for `seconds` in each single run.
+/// Measures the throughput of the guest, or of the host's disk, in each scenario, for `seconds` in each single run.
 ///
 /// # Errors
 ///
@@ -320,7 +379,7 @@ pub fn throughput(
         let mut row = ThroughputRow::new(scenario);
         for repeat in 1..=options.repeats {
             let loads = scene.start_loads()?;
-            let (samples, beside) = sample(&scene, seconds)?;
+            let (samples, beside) = sample(&*scene, seconds)?;
             loads.stop()?;
             scene.rest()?;
             let measured = Measured { samples, ..Measured::default() };
@@ -336,7 +395,7 @@ pub fn throughput(
 
 /// Returns the guest's throughput in MB/s, a sample every two seconds, and that of all beside it in
 /// the same time.
-fn sample(scene: &Scene, seconds: u32) -> Result<(Vec<f64>, f64)> {
+fn sample(scene: &dyn Scene, seconds: u32) -> Result<(Vec<f64>, f64)> {
     let mut samples = Vec::new();
     let (first, began) = (scene.moved_bytes()?, Instant::now());
     let (mut before, mut at) = (first, began);
@@ -368,6 +427,7 @@ mod tests {
     fn options() -> Options {
         let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
         Options {
+            place: Where::Guest,
             evenkeel: PathBuf::new(),
             dir: PathBuf::new(),
             devices: names(&["hdd", "ssd"]),

@@ -8,16 +8,19 @@ use std::fmt::Write as _;
 
 use evenkeel_sim::d36::GuestLoad;
 
-use super::{Measured, Scenario};
+use super::{Measured, Scenario, Where};
 use crate::stats::Summary;
 
 /// Returns the name of the file of one single run.
 pub(super) fn file(scenario: &Scenario, subject: &str, figure: &str, repeat: usize) -> String {
     let Scenario { device, guest_scheduler, scheduler, coordination, .. } = scenario;
     let subject = if subject.is_empty() { String::new() } else { format!("-{}", plain(subject)) };
+    let own = format!("{guest_scheduler}-{}{subject}", counts(scenario.guest_load));
+    if scenario.place == Where::Host {
+        return format!("{own}-{}-{figure}-{repeat}.txt", plain(device));
+    }
     format!(
-        "{guest_scheduler}-{}{subject}-host-{scheduler}-{}-{}-{coordination}-{figure}-{repeat}.txt",
-        counts(scenario.guest_load),
+        "{own}-host-{scheduler}-{}-{}-{coordination}-{figure}-{repeat}.txt",
         counts(scenario.host_load),
         plain(device)
     )
@@ -44,12 +47,15 @@ fn plain(text: &str) -> String {
 
 /// Returns the line that describes a scenario.
 pub(super) fn title(scenario: &Scenario, subject: &str) -> String {
-    let Scenario { device, guest_load, host_load, guest_scheduler, scheduler, coordination } =
-        scenario;
+    let Scenario { device, guest_load, host_load, guest_scheduler, scheduler, .. } = scenario;
     let subject = if subject.is_empty() { String::new() } else { format!("{subject}, ") };
+    let own = format!("{subject}{device}: scheduler {guest_scheduler}, workload {guest_load}");
+    if scenario.place == Where::Host {
+        return format!("{own}; on the host");
+    }
+    let coordination = scenario.coordination;
     format!(
-        "{subject}{device}: scheduler {guest_scheduler}, workload {guest_load}; host scheduler \
-         {scheduler}, host workload {host_load}; coordination {coordination}"
+        "{own}; host scheduler {scheduler}, host workload {host_load}; coordination {coordination}"
     )
 }
 
@@ -96,6 +102,7 @@ mod tests {
 
     fn scenario() -> Scenario {
         Scenario {
+            place: Where::Guest,
             device: "hdd:rpm=5400".to_owned(),
             guest_load: GuestLoad::readers(5, true),
             host_load: GuestLoad::NONE,
@@ -114,6 +121,15 @@ mod tests {
         );
         assert!(name("sort ../../etc/passwd").contains("-sort_.._.._etc_passwd-"));
         assert!(file(&scenario(), "", "throughput", 1).starts_with("mq-deadline-5r0w-rand-host-"));
+    }
+
+    #[test]
+    fn on_the_host_nothing_is_named_that_only_virtualization_has() {
+        let scenario = Scenario { place: Where::Host, device: "real".to_owned(), ..scenario() };
+        let name = file(&scenario, "xterm", "startup", 3);
+        assert_eq!(name, "mq-deadline-5r0w-rand-xterm-real-startup-3.txt");
+        let title = title(&scenario, "xterm");
+        assert_eq!(title, "xterm, real: scheduler mq-deadline, workload 5r-rand; on the host");
     }
 
     #[test]

@@ -6,9 +6,10 @@ use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
 use serde::ser::{SerializeStruct as _, Serializer};
 
+use super::guest::GuestScene;
 use super::rows::{Names, mean, report, rounded, table};
-use super::scene::{Scene, Stage};
-use super::{Measured, Options, Scenario, html, names, progress};
+use super::scene::{Scene as _, Stage};
+use super::{Measured, Options, Scenario, Where, html, names, progress};
 use crate::stats::{Summary, percentile};
 
 /// What is played.
@@ -66,10 +67,16 @@ pub struct Player {
 ///
 /// # Errors
 ///
-/// The lab is not set up, or a guest or the daemon fails. A late piece is no error.
+/// It is to be played on the host, the lab is not set up, or a guest or the daemon fails. A late
+/// piece is no error.
 pub fn player(options: &Options, film: Film, say: &mut dyn FnMut(&str)) -> Result<Player> {
     ensure!(options.repeats > 0 && film.pieces() > 1, "nothing to measure");
-    let (mut scene, scenarios) = options.open(Stage::Film, say)?;
+    ensure!(
+        options.place == Where::Guest,
+        "--where {}: films are played in guests; leave it out",
+        options.place
+    );
+    let (mut scene, scenarios) = options.open_guest(Stage::Film, say)?;
     let mut rows = Vec::new();
     for scenario in &scenarios {
         scene.switch(scenario)?;
@@ -86,12 +93,12 @@ pub fn player(options: &Options, film: Film, say: &mut dyn FnMut(&str)) -> Resul
         }
         rows.push(row);
     }
-    scene.close()?;
+    Box::new(scene).close()?;
     Ok(Player { rows })
 }
 
 /// Returns how long each piece but the first was waited for, in milliseconds.
-fn play(scene: &Scene, film: Film) -> Result<Vec<f64>> {
+fn play(scene: &GuestScene, film: Film) -> Result<Vec<f64>> {
     let text = scene.play(film)?;
     waits(&text).with_context(|| format!("the player said {text:?}"))
 }
@@ -199,6 +206,7 @@ mod tests {
     #[test]
     fn pieces_that_take_longer_than_a_period_are_late_and_the_first_does_not_count() {
         let scenario = Scenario {
+            place: Where::Guest,
             device: "hdd".to_owned(),
             guest_load: GuestLoad::readers(5, true),
             host_load: GuestLoad::NONE,

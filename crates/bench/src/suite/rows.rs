@@ -73,7 +73,7 @@ impl StartupRow {
     }
 }
 
-/// Throughput of the guest in one scenario.
+/// Throughput of the guest, or of the host's disk, in one scenario.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ThroughputRow {
     pub(super) scenario: Scenario,
@@ -104,6 +104,8 @@ pub(super) fn rounded(value: f64) -> f64 {
 /// The fields by which both kinds of rows name their scenario.
 #[derive(Debug, Serialize)]
 pub(super) struct Names<'a> {
+    #[serde(rename = "where")]
+    place: &'static str,
     device: &'a str,
     guest_load: String,
     host_load: String,
@@ -115,6 +117,7 @@ pub(super) struct Names<'a> {
 impl<'a> Names<'a> {
     pub(super) fn of(scenario: &'a Scenario) -> Self {
         Self {
+            place: scenario.place.as_str(),
             device: &scenario.device,
             guest_load: scenario.guest_load.to_string(),
             host_load: scenario.host_load.to_string(),
@@ -269,19 +272,20 @@ report!(
     Startup,
     "startup",
     "ms",
-    ("Start-up in a guest", &STARTUP_COLUMNS[..], "ratio"),
+    ("Start-up", &STARTUP_COLUMNS[..], "ratio"),
     |row: &StartupRow| row.subject.to_string()
 );
 report!(
     Throughput,
     "throughput",
     "MB/s",
-    ("Throughput of a guest", &THROUGHPUT_COLUMNS[..], "throughput_mean_mb_s"),
+    ("Throughput", &THROUGHPUT_COLUMNS[..], "throughput_mean_mb_s"),
     |_row: &ThroughputRow| String::new()
 );
 
-const STARTUP_COLUMNS: [&str; 15] = [
+const STARTUP_COLUMNS: [&str; 16] = [
     "app",
+    "where",
     "device",
     "guest_load",
     "host_load",
@@ -298,7 +302,8 @@ const STARTUP_COLUMNS: [&str; 15] = [
     "readers_mb_s",
 ];
 
-const THROUGHPUT_COLUMNS: [&str; 9] = [
+const THROUGHPUT_COLUMNS: [&str; 10] = [
+    "where",
     "device",
     "guest_load",
     "host_load",
@@ -341,10 +346,11 @@ mod tests {
     use evenkeel_sim::d36::GuestLoad;
 
     use super::*;
-    use crate::suite::Coordination;
+    use crate::suite::{Coordination, Where};
 
     fn scenario() -> Scenario {
         Scenario {
+            place: Where::Guest,
             device: "hdd".to_owned(),
             guest_load: GuestLoad::readers(5, true),
             host_load: GuestLoad::readers(1, false),

@@ -1,55 +1,25 @@
-//! The daemon, the guest, and what is switched between two scenarios.
+//! What every place of measuring has: loads, starts, and what is switched between two scenarios.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
-use evenkeel_sim::d36::GuestLoad;
+use anyhow::Result;
+use rustix::fs::{Advice, fadvise};
 
-use super::load::{self, Beside, InGuest};
-use super::player::Film;
+use super::load::Loads;
 use super::{App, Scenario};
-use crate::demo::launch::{self, Launched, PAUSE};
-use crate::image::fill_image;
-use crate::lab::{Guest, Lab, reader};
-use crate::process::{DiskSpec, PoolSpec, Server};
+use crate::demo::launch::Launched;
+use crate::lab::Guest;
 
-/// The disk of the guest, hence its VM.
-const VM: &str = "vm";
-/// Size of each disk that others read beside the guest.
-const BESIDE_BYTES: u64 = 512 << 20;
+/// For at most 25 s the BFQ of Linux takes who begins for a program that starts: until then he is
+/// raised as the program is that is measured beside him. The rest is to spare.
+pub(super) const RAISED: Duration = Duration::from_secs(30);
 
-/// How long a guest may take to write what is in its memory.
-const PATIENCE: Duration = Duration::from_secs(120);
-/// Who has been reading at random places for so long is known as one who does, where the host tells
-/// streams apart.
-const FAMILIAR: Duration = Duration::from_secs(20);
-/// For at most 25 s BFQ in the guest takes who begins for a program that starts: until then he is
-/// raised there as the program is that is measured beside him. The rest is to spare.
-const RAISED_IN_GUEST: Duration = Duration::from_secs(30);
-
-/// What the scene consists of.
-#[derive(Clone, Debug)]
-pub(super) struct Props {
-    pub(super) evenkeel: PathBuf,
-    /// The agent for the guest, if any scenario needs it.
-    pub(super) agent: Option<PathBuf>,
-    /// Where configuration, log, sockets and images are.
-    pub(super) dir: PathBuf,
-    /// The guest's disk.
-    pub(super) image: PathBuf,
-    /// What the guest needs.
-    pub(super) stage: Stage,
-    /// Most readers and writers beside the guest.
-    pub(super) beside: u64,
-}
-
-/// What a guest needs before something is measured in it.
+/// What is needed before something is measured.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Stage {
-    /// Its disk as it is.
+    /// The disk as it is.
     Disk,
     /// The same, and the right to soft real time.
     Film,
@@ -59,248 +29,47 @@ pub(super) enum Stage {
     Windows,
 }
 
-/// A guest that stays up while the daemon below is restarted with other settings.
-#[derive(Debug)]
-pub(super) struct Scene {
-    props: Props,
-    server: Server,
-    guest: Guest,
-    /// What is on.
-    scenario: Scenario,
+/// Something to measure in.
+pub(super) trait Scene {
+    /// Turns to another scenario; its loads are not started yet.
+    fn switch(&mut self, scenario: &Scenario) -> Result<()>;
+
+    /// Has written what writers have left in memory: it would go on through whatever is measured
+    /// next.
+    fn rest(&mut self) -> Result<()>;
+
+    /// Starts all loads and waits until they are settled.
+    fn start_loads(&self) -> Result<Loads<'_>>;
+
+    /// Starts an application once, with cold caches.
+    fn launch(&self, app: &App) -> Result<Launched>;
+
+    /// Returns how many bytes the disks have moved since some time before.
+    fn moved_bytes(&self) -> Result<MovedBytes>;
+
+    /// Ends everything.
+    fn close(self: Box<Self>) -> Result<()>;
 }
 
-/// What the guest's disk has moved, and those beside it.
+/// What the application's disk has moved, and those beside it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct MovedBytes {
     pub(super) guest: f64,
     pub(super) beside: f64,
 }
 
-/// Both loads of a scenario, at work.
-#[derive(Debug)]
-pub(super) struct Loads<'a> {
-    guest: InGuest<'a>,
-    beside: Beside,
+/// Its pages are in use for as long as it runs, so dropping caches leaves it alone.
+pub(super) fn start_x_server(guest: &Guest) -> Result<()> {
+    guest.check(
+        "mkdir -p -m 1777 /mnt/tmp/.X11-unix && \
+         { chroot /mnt /usr/bin/Xvfb :7 -noreset -screen 0 1024x768x24 >/tmp/x.log 2>&1 & } ; \
+         n=0; until [ -S /mnt/tmp/.X11-unix/X7 ]; do \
+         n=$((n + 1)); [ $n -lt 500 ] || { cat /tmp/x.log; exit 1; }; usleep 100000; done",
+    )?;
+    Ok(())
 }
 
-impl Loads<'_> {
-    /// Ends both; returns what the guest's and the others got, in MB/s.
-    pub(super) fn stop(self) -> Result<(f64, f64)> {
-        Ok((self.guest.stop()?, self.beside.stop()?))
-    }
-}
-
-impl Scene {
-    pub(super) fn open(props: Props, scenario: &Scenario) -> Result<Self> {
-        let agent = props.agent.as_ref().map(|path| path.display().to_string());
-        let programs: Vec<&str> = agent.iter().map(String::as_str).collect();
-        let lab = Lab::prepare_with(&Lab::default_dir()?, &programs)?;
-        let server = serve(&props, scenario, true)?;
-        let guest = lab.guest().name("suite").memory_mib(512).cpus(2);
-        let guest = guest.disk(server.socket(0), 2).agent_port(agent_socket(&props.dir)).boot()?;
-        guest.run("modprobe -a bfq kyber-iosched")?;
-        // How long a program waits for its disk, where the kernel counts that (5.14).
-        guest.run("echo 1 >/proc/sys/kernel/task_delayacct")?;
-        let scene = Self { props, server, guest, scenario: scenario.clone() };
-        if matches!(scene.props.stage, Stage::Programs | Stage::Windows) {
-            scene.mount_programs()?;
-        }
-        if scene.props.stage == Stage::Windows {
-            scene.start_x_server()?;
-        }
-        scene.prepare_guest(scenario)?;
-        Ok(scene)
-    }
-
-    /// Read-only, so that no journal and no access times disturb what is measured.
-    fn mount_programs(&self) -> Result<()> {
-        self.guest.check(
-            "mount -o ro,noload /dev/vda /mnt && mount -t tmpfs tmpfs /mnt/tmp && \
-             mount -t proc proc /mnt/proc && mount --bind /dev /mnt/dev && mkdir -p /dev/pts && \
-             mount -t devpts devpts /dev/pts && mount --bind /dev/pts /mnt/dev/pts && \
-             ln -sf pts/ptmx /dev/ptmx",
-        )?;
-        Ok(())
-    }
-
-    /// Its pages are in use for as long as it runs, so dropping caches leaves it alone.
-    fn start_x_server(&self) -> Result<()> {
-        self.guest.check(
-            "mkdir -p -m 1777 /mnt/tmp/.X11-unix && \
-             { chroot /mnt /usr/bin/Xvfb :7 -noreset -screen 0 1024x768x24 >/tmp/x.log 2>&1 & } ; \
-             n=0; until [ -S /mnt/tmp/.X11-unix/X7 ]; do \
-             n=$((n + 1)); [ $n -lt 500 ] || { cat /tmp/x.log; exit 1; }; usleep 100000; done",
-        )?;
-        Ok(())
-    }
-
-    /// Turns to another scenario; its loads are not started yet.
-    pub(super) fn switch(&mut self, scenario: &Scenario) -> Result<()> {
-        let is_other_daemon = self.scenario.daemon() != scenario.daemon();
-        if is_other_daemon {
-            self.guest.run("killall -q evenkeel-agent")?;
-            self.server.terminate()?;
-            self.server = serve(&self.props, scenario, true)?;
-        }
-        if is_other_daemon || self.scenario.guest_scheduler != scenario.guest_scheduler {
-            self.prepare_guest(scenario)?;
-        }
-        self.scenario = scenario.clone();
-        Ok(())
-    }
-
-    /// Lets the guest write what its writers have left in its memory, as fast as the image takes it:
-    /// on a modelled disk that would take minutes, and go on through whatever is measured next.
-    pub(super) fn rest(&mut self) -> Result<()> {
-        if self.scenario.guest_load.writers == 0 {
-            return Ok(());
-        }
-        self.guest.run("killall -q evenkeel-agent")?;
-        for is_modelled in [false, true] {
-            self.server.terminate()?;
-            self.server = serve(&self.props, &self.scenario, is_modelled)?;
-            self.guest.check_within(PATIENCE, "sync")?;
-        }
-        self.prepare_guest(&self.scenario)
-    }
-
-    fn prepare_guest(&self, scenario: &Scenario) -> Result<()> {
-        let turns = u8::from(scenario.device.starts_with("hdd"));
-        // By way of none, so that the same scheduler begins afresh. Reading returns when the disk
-        // answers again. BFQ takes the first guess of the disk's speed from `rotational`.
-        let script = format!(
-            "cd /sys/block/vda/queue && echo none >scheduler && echo {turns} >rotational && \
-             echo {} >scheduler && dd if=/dev/vda of=/dev/null bs=4k count=1 iflag=direct",
-            scenario.guest_scheduler
-        );
-        self.guest.check(&script)?;
-        if scenario.coordination.has_agent() {
-            self.guest.check(
-                "evenkeel-agent serve >/tmp/agent.log 2>&1 & n=0; \
-                 until evenkeel-agent status 2>/dev/null | grep -qw connected; do \
-                 n=$((n + 1)); [ $n -lt 100 ] || { cat /tmp/agent.log; exit 1; }; \
-                 usleep 100000; done",
-            )?;
-        }
-        Ok(())
-    }
-
-    /// Starts both loads and waits until they are settled.
-    pub(super) fn start_loads(&self) -> Result<Loads<'_>> {
-        self.drop_host_caches()?;
-        self.guest.check("echo 3 >/proc/sys/vm/drop_caches")?;
-        let Scenario { guest_load, host_load, .. } = self.scenario;
-        let sockets: Vec<&Path> = (1..=self.props.beside)
-            .map(|index| self.server.socket(usize::try_from(index).unwrap_or(usize::MAX)))
-            .collect();
-        let beside = Beside::start(host_load, &sockets);
-        let guest = InGuest::start(&self.guest, guest_load)?;
-        if guest_load != GuestLoad::NONE || host_load != GuestLoad::NONE {
-            guest.wait_until_under_way()?;
-            let began = Instant::now();
-            reader::settle(true, || self.server.status())?;
-            let in_host = self.scenario.coordination.has_streams().then_some(FAMILIAR);
-            let has_bfq = self.scenario.guest_scheduler == "bfq" && guest_load != GuestLoad::NONE;
-            let in_guest = has_bfq.then_some(RAISED_IN_GUEST);
-            let longest = in_host.max(in_guest).unwrap_or_default();
-            thread::sleep(longest.saturating_sub(began.elapsed()));
-        }
-        Ok(Loads { guest, beside })
-    }
-
-    /// Starts an application once, with cold caches in guest and host.
-    pub(super) fn launch(&self, app: &App) -> Result<Launched> {
-        thread::sleep(PAUSE);
-        self.drop_host_caches()?;
-        let through = self.scenario.coordination.through();
-        launch::run(&self.guest, through, &app.launch())
-            .with_context(|| format!("{app}; log of the daemon:\n{}", self.server.log_tail()))
-    }
-
-    /// Plays a film in the guest with cold caches; returns what the player prints.
-    pub(super) fn play(&self, film: Film) -> Result<String> {
-        self.drop_host_caches()?;
-        self.guest.check("echo 3 >/proc/sys/vm/drop_caches")?;
-        let (through, period) = (self.scenario.coordination.through(), film.period());
-        let length = film.pieces() * film.piece_bytes();
-        let (pieces, period) = (film.pieces(), period.as_nanos());
-        // The player leaves after twice that, but a single piece may take long.
-        let limit = Duration::from_secs(u64::from(film.seconds) * 4 + 60);
-        let script = format!(
-            "{through} guest play /dev/vda {pieces} {period} {}:{length}",
-            load::FILM_BYTES
-        );
-        self.guest.check_within(limit, &script)
-    }
-
-    /// Returns how many bytes the disks have moved since the daemon started.
-    pub(super) fn moved_bytes(&self) -> Result<MovedBytes> {
-        let status = self.server.status()?;
-        let disks = status["pools"][0]["disks"].as_array().context("no disks in the status")?;
-        let mut moved = MovedBytes::default();
-        for disk in disks {
-            let bytes = disk["bytes"].as_f64().context("no bytes of a disk in the status")?;
-            *(if disk["name"] == VM { &mut moved.guest } else { &mut moved.beside }) += bytes;
-        }
-        Ok(moved)
-    }
-
-    /// Drops what the host caches of the images. The daemon reads past the cache; whoever else has
-    /// touched them, such as the program that made them, did not.
-    fn drop_host_caches(&self) -> Result<()> {
-        let beside = (1..=self.props.beside).map(|index| beside_image(&self.props.dir, index));
-        for image in beside.chain([self.props.image.clone()]).filter(|image| image.exists()) {
-            let file = File::open(&image)?;
-            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
-        }
-        Ok(())
-    }
-
-    pub(super) fn close(mut self) -> Result<()> {
-        self.guest.kill()?;
-        let status = self.server.terminate()?;
-        ensure!(status.success(), "the daemon left with {status}");
-        Ok(())
-    }
-}
-
-fn beside_image(dir: &Path, index: u64) -> PathBuf {
-    dir.join(format!("beside-{index}.img"))
-}
-
-fn agent_socket(dir: &Path) -> PathBuf {
-    dir.join(format!("{VM}.agent.sock"))
-}
-
-/// Starts the daemon for a scenario; a disk that is not `is_modelled` has its image's own speed.
-fn serve(props: &Props, scenario: &Scenario, is_modelled: bool) -> Result<Server> {
-    let is_real = scenario.device == "real";
-    let mut disks = vec![disk(VM, props.image.display().to_string())];
-    for index in 1..=props.beside {
-        let source = if is_real {
-            // Written in full: holes cost the device nothing.
-            fill_image(&beside_image(&props.dir, index), BESIDE_BYTES)?;
-            beside_image(&props.dir, index).display().to_string()
-        } else {
-            format!("null:{BESIDE_BYTES}")
-        };
-        disks.push(disk(&format!("beside-{index}"), source));
-    }
-    let pool = PoolSpec {
-        scheduler: scenario.scheduler.clone(),
-        model: (!is_real && is_modelled).then(|| scenario.device.clone()),
-        low_latency: None,
-        settings: vec![
-            ("trust".to_owned(), format!("\"{}\"", scenario.coordination.trust(props.stage))),
-            ("streams".to_owned(), scenario.coordination.has_streams().to_string()),
-            // Starts follow one another without a rest, which nobody does who works there.
-            ("vms".to_owned(), format!("{{ {VM} = {{ help_seconds_per_minute = 60 }} }}")),
-        ],
-        disks,
-    };
-    Server::evenkeel(&props.evenkeel, &props.dir, &pool)
-}
-
-fn disk(name: &str, source: String) -> DiskSpec {
-    DiskSpec { name: name.to_owned(), source, weight: 100, create_bytes: None }
+/// Drops what the host caches of an image.
+pub(super) fn drop_cache_of(image: &Path) -> Result<()> {
+    Ok(fadvise(&File::open(image)?, 0, None, Advice::DontNeed)?)
 }

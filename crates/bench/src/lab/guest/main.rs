@@ -6,6 +6,7 @@
 //! | command | does |
 //! |---|---|
 //! | `agent PORT` | runs the host's commands, several at once, and streams what they print |
+//! | `agent -` | the same by the socket that is its standard input, until that is closed |
 //! | `launch SECONDS PROGRAM ARGS..` | starts a program and measures until it prints `ready` |
 //! | `app DIR` | the application: reads and checks every file of `DIR/manifest`, then `ready` |
 //! | `launch-x SECONDS LISTEN SERVER PROGRAM ARGS..` | the same until it maps its first window |
@@ -28,6 +29,7 @@
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -41,7 +43,8 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
-        ["agent", port] => agent(port),
+        ["agent", "-"] => agent_on_stdin(),
+        ["agent", port] => agent_on_port(port),
         ["launch", seconds, program, rest @ ..] => launch(seconds, program, rest),
         ["launch-x", seconds, listen, server, program, rest @ ..] => {
             launch_x(seconds, [listen, server], program, rest)
@@ -63,9 +66,17 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the host's commands until the port is closed.
-fn agent(port: &str) -> io::Result<()> {
-    let file = OpenOptions::new().read(true).write(true).open(port)?;
+fn agent_on_port(port: &str) -> io::Result<()> {
+    // Where the host's end is not open at the moment, virtio ports read as empty.
+    agent(OpenOptions::new().read(true).write(true).open(port)?, true)
+}
+
+fn agent_on_stdin() -> io::Result<()> {
+    agent(File::from(io::stdin().as_fd().try_clone_to_owned()?), false)
+}
+
+/// Runs the host's commands until the port is closed; one that `reopens` never is.
+fn agent(file: File, reopens: bool) -> io::Result<()> {
     let mut input = BufReader::new(file.try_clone()?);
     let output = Arc::new(Mutex::new(file));
     let running: Arc<Mutex<HashMap<u32, u32>>> = Arc::default();
@@ -73,8 +84,10 @@ fn agent(port: &str) -> io::Result<()> {
     loop {
         let mut head = [0_u8; 9];
         match input.read_exact(&mut head) {
-            // The host's end is not open at the moment; virtio ports then read as empty.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                if !reopens {
+                    return Ok(());
+                }
                 thread::sleep(Duration::from_millis(50));
                 continue;
             }
