@@ -30,7 +30,9 @@ pub(crate) fn run(args: &ConnectArgs) -> Outcome<()> {
                  cid=3,socket=PATH, and say vsock = \"PATH\" in [pools.POOL.vms.NAME]"
             ),
             Vmm::Crosvm => {
-                eprintln!("evenkeel: how this VMM connects the agent's port is not known; left out");
+                eprintln!(
+                    "evenkeel: how this VMM connects the agent's port is not known; left out"
+                );
             }
         }
     }

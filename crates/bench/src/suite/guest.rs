@@ -9,7 +9,7 @@ use evenkeel_sim::d36::GuestLoad;
 
 use super::load::{self, Beside, Loads, Workers};
 use super::player::Film;
-use super::scene::{MovedBytes, RAISED, Scene, Stage, drop_cache_of, start_x_server};
+use super::scene::{MovedBytes, RAISED, Scene, Stage, Until, drop_cache_of, start_x_server};
 use super::{App, Scenario};
 use crate::demo::launch::{self, Launched, PAUSE};
 use crate::image::fill_image;
@@ -163,7 +163,7 @@ impl Scene for GuestScene {
         self.prepare_guest(&self.scenario)
     }
 
-    fn start_loads(&self) -> Result<Loads<'_>> {
+    fn start_loads(&self, until: Until) -> Result<Loads<'_>> {
         self.drop_host_caches()?;
         self.guest.check("echo 3 >/proc/sys/vm/drop_caches")?;
         let Scenario { guest_load, host_load, .. } = self.scenario;
@@ -172,7 +172,8 @@ impl Scene for GuestScene {
             .collect();
         let beside = Beside::start(host_load, &sockets);
         let guest = Workers::start(&self.guest, DISK, guest_load)?;
-        if guest_load != GuestLoad::NONE || host_load != GuestLoad::NONE {
+        let is_any = guest_load != GuestLoad::NONE || host_load != GuestLoad::NONE;
+        if is_any && until == Until::Settled {
             guest.wait_until_under_way()?;
             let began = Instant::now();
             reader::settle(true, || self.server.status())?;

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use evenkeel_sim::d36::GuestLoad;
 
 use super::load::{self, Beside, Forget, Loads, Workers};
-use super::scene::{MovedBytes, RAISED, Scene, Stage, drop_cache_of, start_x_server};
+use super::scene::{MovedBytes, RAISED, Scene, Stage, Until, drop_cache_of, start_x_server};
 use super::{App, Scenario};
 use crate::demo::launch::{self, Launched, PAUSE};
 use crate::image::fill_holes;
@@ -95,12 +95,12 @@ impl Scene for HostScene {
         Ok(())
     }
 
-    fn start_loads(&self) -> Result<Loads<'_>> {
+    fn start_loads(&self, until: Until) -> Result<Loads<'_>> {
         self.drop_caches()?;
         let load = self.scenario.guest_load;
         let forget = Forget::start(self.device.path(), load.readers)?;
         let guest = Workers::start(&self.guest, &self.device.path().display().to_string(), load)?;
-        if load != GuestLoad::NONE {
+        if load != GuestLoad::NONE && until == Until::Settled {
             guest.wait_until_under_way()?;
             let began = Instant::now();
             thread::sleep(reader::SETTLE);

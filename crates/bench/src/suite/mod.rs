@@ -40,7 +40,7 @@ pub use self::place::Where;
 pub use self::player::{Film, Player, PlayerRow, player};
 pub use self::root::image_path;
 pub use self::rows::{Measured, Startup, StartupRow, Throughput, ThroughputRow};
-use self::scene::{Scene, Stage};
+use self::scene::{Scene, Stage, Until};
 use crate::demo::launch::Launched;
 
 /// Distance between two samples of throughput.
@@ -326,7 +326,7 @@ pub fn startup(
                 scene.switch(&scenario.idle())?;
                 let idle = run(&*scene, "idle, ")?;
                 scene.switch(scenario)?;
-                let loads = scene.start_loads()?;
+                let loads = scene.start_loads(Until::Settled)?;
                 let loaded = run(&*scene, "")?;
                 let (guest, beside) = loads.stop()?;
                 scene.rest()?;
@@ -360,7 +360,8 @@ fn single_run(
     Ok(measured)
 }
 
-/// Measures the throughput of the guest, or of the host's disk, in each scenario, for `seconds` in each single run.
+/// Measures the throughput of the guest, or of the host's disk, in each scenario, for the first
+/// `seconds` of its load in each single run.
 ///
 /// # Errors
 ///
@@ -378,7 +379,7 @@ pub fn throughput(
         let mut tell = progress(say, rows.len() + 1, scenarios.len(), scenario);
         let mut row = ThroughputRow::new(scenario);
         for repeat in 1..=options.repeats {
-            let loads = scene.start_loads()?;
+            let loads = scene.start_loads(Until::Begun)?;
             let (samples, beside) = sample(&*scene, seconds)?;
             loads.stop()?;
             scene.rest()?;

@@ -8,7 +8,7 @@ use serde::ser::{SerializeStruct as _, Serializer};
 
 use super::guest::GuestScene;
 use super::rows::{Names, mean, report, rounded, table};
-use super::scene::{Scene as _, Stage};
+use super::scene::{Scene as _, Stage, Until};
 use super::{Measured, Options, Scenario, Where, html, names, progress};
 use crate::stats::{Summary, percentile};
 
@@ -83,7 +83,7 @@ pub fn player(options: &Options, film: Film, say: &mut dyn FnMut(&str)) -> Resul
         let mut tell = progress(say, rows.len() + 1, scenarios.len(), scenario);
         let mut row = PlayerRow::new(scenario, film);
         for repeat in 1..=options.repeats {
-            let loads = scene.start_loads()?;
+            let loads = scene.start_loads(Until::Settled)?;
             let samples = play(&scene, film)?;
             let (guest, beside) = loads.stop()?;
             scene.rest()?;

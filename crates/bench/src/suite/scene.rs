@@ -29,6 +29,16 @@ pub(super) enum Stage {
     Windows,
 }
 
+/// For how long loads run before something is measured.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Until {
+    /// All that they do is measured: what they get ahead as they begin, and what they give back for
+    /// it afterwards.
+    Begun,
+    /// They are in full swing, and nobody takes them for programs that start.
+    Settled,
+}
+
 /// Something to measure in.
 pub(super) trait Scene {
     /// Turns to another scenario; its loads are not started yet.
@@ -38,8 +48,8 @@ pub(super) trait Scene {
     /// next.
     fn rest(&mut self) -> Result<()>;
 
-    /// Starts all loads and waits until they are settled.
-    fn start_loads(&self) -> Result<Loads<'_>>;
+    /// Starts all loads, with cold caches.
+    fn start_loads(&self, until: Until) -> Result<Loads<'_>>;
 
     /// Starts an application once, with cold caches.
     fn launch(&self, app: &App) -> Result<Launched>;
