@@ -13,8 +13,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use crate::channel::{Channel, Way};
 use crate::clock;
 use crate::events::{Event, Events};
-use crate::ioprio::{IoPrio, Raised};
+use crate::ioprio::IoPrio;
 use crate::procfs::{Counters, Proc};
+use crate::raised::Raised;
 use crate::signals::Ending;
 use crate::status::{Listener, Reply, Request, Status, Urgent};
 
@@ -85,7 +86,7 @@ pub(crate) fn serve(options: &Options) -> anyhow::Result<()> {
     let listener = Listener::bind(&options.socket)
         .with_context(|| format!("cannot listen on {}", options.socket.display()))?;
     let ending = Ending::hold().context("cannot wait for signals")?;
-    let mut agent = Agent::new(options.clone());
+    let mut agent = Agent::new(options.clone(), Proc::new("/proc"));
     loop {
         agent.connect(clock::now());
         let timeout = agent.next_wakeup(clock::now());
@@ -110,13 +111,14 @@ struct Ready {
 }
 
 impl Agent {
-    fn new(options: Options) -> Self {
+    fn new(options: Options, proc: Proc) -> Self {
         let granularity = clock::granularity();
         let now = clock::now();
         let seq = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         let mut agent = Self {
             options,
-            proc: Proc::new("/proc"),
+            raised: Raised::new(proc.clone()),
+            proc,
             rules: Rules::new(granularity),
             granularity,
             events: Events::subscribe().map_err(|error| error.to_string()),
@@ -125,7 +127,6 @@ impl Agent {
             next_scan: now,
             processes: HashMap::new(),
             starts: VecDeque::new(),
-            raised: Raised::default(),
             high: high_priority(),
             asking: Asking::new(seq),
             credit_ms: 0,
@@ -306,21 +307,24 @@ impl Agent {
         let mut there = self.proc.processes();
         there.sort_unstable();
         self.processes.retain(|pid, _| there.binary_search(pid).is_ok());
-        for pid in there {
-            let identity = self.proc.identity(pid);
+        for &pid in &there {
+            let identity = self.proc.identity(pid).filter(|identity| !identity.is_kernel);
+            let Some(identity) = identity else { continue };
             let known = self.processes.get(&pid);
-            let is_same = known.zip(identity.as_ref()).is_some_and(|(known, identity)| {
-                known.started == identity.started && known.name == identity.name
-            });
-            if is_same || identity.is_none_or(|identity| identity.is_kernel) {
+            if known.is_some_and(|known| known.started != identity.started) {
+                self.raised.forget(pid);
+            } else if known.is_some_and(|known| known.name == identity.name) {
                 continue;
             }
+            // Before it is raised itself: what it has inherited is not its own.
+            self.raised.forked(identity.parent, pid);
             if is_new_urgent && self.events.is_err() {
                 self.began(now, pid);
             } else {
                 self.watch(now, pid);
             }
         }
+        self.raised.scanned(&there);
     }
 
     /// Looks at the processes that are due.
@@ -356,7 +360,7 @@ impl Agent {
                 // Again while it lasts: it may have new threads.
                 if before == Level::None || now >= process.raised_at + THREADS_AGAIN {
                     process.raised_at = now;
-                    self.raised.raise(&self.proc, pid, self.high);
+                    self.raised.raise(pid, self.high);
                 }
             } else if before != Level::None || self.raised.has(pid) {
                 self.raised.restore(pid);
@@ -478,4 +482,38 @@ fn high_priority() -> IoPrio {
         }))
     };
     if uses_bfq().unwrap_or(false) { IoPrio::FIRST } else { IoPrio::HIGH }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stage::{Sleeper, Stage};
+
+    /// An agent that asks nobody for help, and that nobody tells of new programs.
+    fn agent(stage: &Stage) -> Agent {
+        let options = Options { way: None, priorities: true, socket: PathBuf::new() };
+        let mut agent = Agent::new(options, stage.proc());
+        agent.events = Err("not in a test".to_owned());
+        agent.high = IoPrio::HIGH;
+        agent
+    }
+
+    #[test]
+    fn what_a_child_inherits_is_given_back_though_nobody_tells_of_forks() {
+        let (stage, parent) = (Stage::new("forks"), Sleeper::new());
+        let mut agent = agent(&stage);
+        let start = clock::now();
+        stage.process(parent.id(), 1, "parent");
+        agent.scan(start, true);
+        agent.look(start);
+        assert_eq!(IoPrio::of(parent.id()).expect("it runs"), IoPrio::HIGH);
+        let child = parent.beget();
+        stage.process(child.id(), parent.id(), "child");
+        agent.scan(start, true);
+        agent.look(start + Duration::from_secs(1));
+        agent.look(start + Duration::from_secs(20));
+        for sleeper in [&parent, &child] {
+            assert_eq!(IoPrio::of(sleeper.id()).expect("it runs"), IoPrio(0));
+        }
+    }
 }

@@ -7,7 +7,10 @@ mod daemon;
 mod events;
 mod ioprio;
 mod procfs;
+mod raised;
 mod signals;
+#[cfg(test)]
+mod stage;
 mod status;
 
 use std::io::{self, Write as _};
