@@ -115,9 +115,12 @@ impl Agent {
         let granularity = clock::granularity();
         let now = clock::now();
         let seq = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        let mut journal = options.socket.clone().into_os_string();
+        journal.push(".raised");
+        let raised = Raised::new(proc.clone(), journal.into());
         let mut agent = Self {
             options,
-            raised: Raised::new(proc.clone()),
+            raised,
             proc,
             rules: Rules::new(granularity),
             granularity,
@@ -210,6 +213,7 @@ impl Agent {
             self.scan(now, true);
         }
         self.look(now);
+        self.raised.write_down();
         self.ask_host(now);
     }
 
@@ -449,6 +453,10 @@ impl Agent {
             }
             (None, true) => "best effort 0".to_owned(),
         };
+        let undo = match self.raised.written_down() {
+            Ok(path) => format!("in {}, should the agent be killed", path.display()),
+            Err(why) => format!("not if the agent is killed: its file cannot be written: {why}"),
+        };
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             host,
@@ -458,6 +466,7 @@ impl Agent {
             messages: self.messages,
             programs,
             priorities,
+            undo,
             clock_granularity_us: u64::try_from(self.granularity.as_micros()).unwrap_or(u64::MAX),
             processes: self.processes.len(),
             urgent,
@@ -491,7 +500,7 @@ mod tests {
 
     /// An agent that asks nobody for help, and that nobody tells of new programs.
     fn agent(stage: &Stage) -> Agent {
-        let options = Options { way: None, priorities: true, socket: PathBuf::new() };
+        let options = Options { way: None, priorities: true, socket: stage.journal() };
         let mut agent = Agent::new(options, stage.proc());
         agent.events = Err("not in a test".to_owned());
         agent.high = IoPrio::HIGH;

@@ -6,6 +6,7 @@ mod clock;
 mod daemon;
 mod events;
 mod ioprio;
+mod journal;
 mod procfs;
 mod raised;
 mod signals;

@@ -37,6 +37,12 @@ impl Proc {
         numbers(&self.0.join(pid.to_string()).join("task"))
     }
 
+    /// Returns when a thread was started, in ticks since boot; `None` if it is gone.
+    pub(crate) fn started(&self, pid: u32, thread: u32) -> Option<u64> {
+        let stat = read(&self.0.join(format!("{pid}/task/{thread}/stat")))?;
+        fields(&stat)?.nth(STARTED)?.parse().ok()
+    }
+
     /// Returns the counters of a process; whether it exists shows when they are read.
     pub(crate) fn counters(&self, pid: u32) -> Counters {
         Counters { dir: self.0.join(pid.to_string()), io: None, stat: None }
@@ -98,8 +104,9 @@ const KEPT: i32 = 512;
 
 /// The state of a thread that waits for a disk.
 const HELD_UP: &str = "D";
-/// Where in `stat`, counted from the state, the number of threads is.
+/// Where in `stat`, counted from the state, the number of threads is, and when it was started.
 const THREADS: usize = 17;
+const STARTED: usize = 19;
 
 /// Reads a small file of `/proc`, which is whole in one read.
 fn read(path: &Path) -> Option<String> {
@@ -145,7 +152,7 @@ fn parse_stat(text: &str) -> Option<Identity> {
         name,
         parent: fields.get(1)?.parse().ok()?,
         is_kernel: flags & KERNEL_THREAD != 0,
-        started: fields.get(19)?.parse().ok()?,
+        started: fields.get(STARTED)?.parse().ok()?,
     })
 }
 
@@ -181,6 +188,7 @@ mod tests {
         assert!(proc.threads(pid).contains(&pid));
         let identity = proc.identity(pid).expect("it runs");
         assert!(!identity.is_kernel && identity.parent > 0);
+        assert_eq!(proc.started(pid, pid), Some(identity.started));
     }
 
     #[test]

@@ -4,8 +4,10 @@
 //! on. That is no wish of anybody, and is given back as well.
 
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 
 use crate::ioprio::IoPrio;
+use crate::journal::{Entry, Journal};
 use crate::procfs::Proc;
 
 /// How often a process that goes on to beget threads is searched when it is given back.
@@ -18,6 +20,7 @@ pub(crate) struct Raised {
     processes: HashMap<u32, Threads>,
     /// What was given back since the last scan: a child born before that may be unknown yet.
     lately: HashMap<u32, Thread>,
+    journal: Journal,
     /// Why the last change failed, until one succeeds.
     pub(crate) refused: Option<String>,
 }
@@ -29,12 +32,31 @@ struct Thread {
     /// Ordinary, or the same as `now`: then somebody has asked for that, and it stays.
     before: IoPrio,
     now: IoPrio,
+    /// In ticks since boot.
+    started: u64,
 }
 
 impl Raised {
-    /// Nobody is raised.
-    pub(crate) fn new(proc: Proc) -> Self {
-        Self { proc, processes: HashMap::new(), lately: HashMap::new(), refused: None }
+    /// Nobody is raised. Whom the last agent has left raised, by the journal at `path`, gets back
+    /// what he had.
+    pub(crate) fn new(proc: Proc, path: PathBuf) -> Self {
+        let (journal, left) = Journal::open(path);
+        let mut raised = Self {
+            proc,
+            processes: HashMap::new(),
+            lately: HashMap::new(),
+            journal,
+            refused: None,
+        };
+        for Entry { process, thread, started, before, now } in left {
+            if raised.proc.started(process, thread) == Some(started) {
+                let threads = raised.processes.entry(process).or_default();
+                threads.insert(thread, Thread { before, now, started });
+            }
+        }
+        raised.restore_all();
+        raised.journal.renew(std::iter::empty());
+        raised
     }
 
     /// Gives all threads of a process this priority. Those that somebody has given an explicit
@@ -45,8 +67,10 @@ impl Raised {
         // Those that have ended are left out.
         let mut threads = Threads::new();
         for id in self.proc.threads(process) {
-            let thread = known.remove(&id).or_else(|| first_seen(id, heritage, to));
+            let is_new = !known.contains_key(&id);
+            let thread = known.remove(&id).or_else(|| self.first_seen(process, id, heritage, to));
             let Some(mut thread) = thread else { continue };
+            let had = thread.now;
             if thread.before.is_ordinary() && thread.now != to {
                 match to.set(id) {
                     Ok(()) => {
@@ -64,6 +88,9 @@ impl Raised {
                 }
             }
             threads.insert(id, thread);
+            if is_new || thread.now != had {
+                self.journal.raised(entry(process, id, thread));
+            }
         }
         if !threads.is_empty() {
             self.processes.insert(process, threads);
@@ -79,6 +106,9 @@ impl Raised {
         let heritage = raised.or_else(|| self.lately.get(&parent).copied());
         let is_heir = |heritage: &Thread| IoPrio::of(child).is_ok_and(|now| now == heritage.now);
         if let Some(thread) = heritage.filter(is_heir) {
+            let started = self.proc.started(child, child).unwrap_or_default();
+            let thread = Thread { started, ..thread };
+            self.journal.raised(entry(child, child, thread));
             self.processes.insert(child, Threads::from([(child, thread)]));
         }
     }
@@ -88,6 +118,20 @@ impl Raised {
     pub(crate) fn scanned(&mut self, there: &[u32]) {
         self.processes.retain(|process, _| there.binary_search(process).is_ok());
         self.lately.clear();
+        if self.journal.state().is_err() {
+            self.journal.renew(entries(&self.processes));
+        }
+    }
+
+    /// Writes down what has changed, for the next agent if this one is killed.
+    pub(crate) fn write_down(&mut self) {
+        let count = self.processes.values().map(HashMap::len).sum();
+        self.journal.flush(count, || entries(&self.processes));
+    }
+
+    /// Returns where it is written down, or why it is not.
+    pub(crate) fn written_down(&self) -> Result<&Path, &str> {
+        self.journal.state()
     }
 
     /// Gives the threads of a process back what they had, unless somebody has changed it since.
@@ -96,6 +140,7 @@ impl Raised {
         for (&id, &thread) in &threads {
             give_back(id, thread);
         }
+        self.journal.given_back(process);
         let Some(heritage) = heritage(process, &threads) else { return };
         self.lately.insert(process, heritage);
         // Those born since it was raised last, and what they beget meanwhile.
@@ -136,12 +181,43 @@ impl Raised {
             self.restore(process);
         }
     }
+
+    /// Looks at a thread that is not known yet; `None` if it is gone, or has a priority of its own
+    /// that nobody could take for ours.
+    fn first_seen(
+        &self,
+        process: u32,
+        id: u32,
+        heritage: Option<Thread>,
+        to: IoPrio,
+    ) -> Option<Thread> {
+        let now = IoPrio::of(id).ok()?;
+        let heritage = heritage.filter(|thread| thread.now == now);
+        if heritage.is_none() && !now.is_ordinary() && now != to {
+            return None;
+        }
+        let before = heritage.map_or(now, |thread| thread.before);
+        Some(Thread { before, now, started: self.proc.started(process, id)? })
+    }
 }
 
 impl Drop for Raised {
     fn drop(&mut self) {
         self.restore_all();
+        self.journal.remove();
     }
+}
+
+fn entry(process: u32, id: u32, thread: Thread) -> Entry {
+    let Thread { before, now, started } = thread;
+    Entry { process, thread: id, started, before, now }
+}
+
+fn entries(processes: &HashMap<u32, Threads>) -> impl Iterator<Item = Entry> {
+    let entries = |(&process, threads): (&u32, &Threads)| -> Vec<Entry> {
+        threads.iter().map(|(&id, &thread)| entry(process, id, thread)).collect()
+    };
+    processes.iter().flat_map(entries)
 }
 
 /// Returns what those born of a process now have, and had if it were not raised; `None` if it is
@@ -149,16 +225,6 @@ impl Drop for Raised {
 fn heritage(process: u32, threads: &Threads) -> Option<Thread> {
     let leader = threads.get(&process).into_iter();
     leader.chain(threads.values()).find(|thread| thread.before.is_ordinary()).copied()
-}
-
-/// Looks at a thread that is not known yet; `None` if it is gone, or has a priority of its own that
-/// nobody could take for ours.
-fn first_seen(id: u32, heritage: Option<Thread>, to: IoPrio) -> Option<Thread> {
-    let now = IoPrio::of(id).ok()?;
-    if let Some(thread) = heritage.filter(|thread| thread.now == now) {
-        return Some(thread);
-    }
-    (now.is_ordinary() || now == to).then_some(Thread { before: now, now })
 }
 
 /// Returns whether there was something to give back.
@@ -180,7 +246,7 @@ mod tests {
     fn a_priority_is_set_and_given_back() {
         let (stage, leader) = (Stage::new("set"), Sleeper::new());
         stage.process(leader.id(), 1, "leader");
-        let mut raised = Raised::new(stage.proc());
+        let mut raised = Raised::new(stage.proc(), stage.journal());
         raised.raise(leader.id(), IoPrio::HIGH);
         assert_eq!(prio(&leader), IoPrio::HIGH);
         raised.restore(leader.id());
@@ -192,7 +258,7 @@ mod tests {
     fn what_somebody_else_has_set_is_not_touched() {
         let (stage, leader) = (Stage::new("else"), Sleeper::new());
         stage.process(leader.id(), 1, "leader");
-        let mut raised = Raised::new(stage.proc());
+        let mut raised = Raised::new(stage.proc(), stage.journal());
         raised.raise(leader.id(), IoPrio::HIGH);
         let own = IoPrio(2 << 13 | 6);
         own.set(leader.id()).expect("best effort is allowed");
@@ -204,7 +270,7 @@ mod tests {
     fn a_thread_born_of_a_raised_one_is_given_back_as_well() {
         let (stage, leader) = (Stage::new("born"), Sleeper::new());
         stage.process(leader.id(), 1, "leader");
-        let mut raised = Raised::new(stage.proc());
+        let mut raised = Raised::new(stage.proc(), stage.journal());
         raised.raise(leader.id(), IoPrio::HIGH);
         let known = leader.beget();
         assert_eq!(prio(&known), IoPrio::HIGH, "the kernel hands it on");
@@ -222,7 +288,7 @@ mod tests {
         let (stage, leader) = (Stage::new("outlives"), Sleeper::new());
         let process = leader.id();
         stage.process(process, 1, "leader");
-        let mut raised = Raised::new(stage.proc());
+        let mut raised = Raised::new(stage.proc(), stage.journal());
         raised.raise(process, IoPrio::HIGH);
         let heir = leader.beget();
         stage.thread(process, heir.id());
@@ -240,7 +306,7 @@ mod tests {
         stage.process(leader.id(), 1, "leader");
         stage.thread(leader.id(), own.id());
         IoPrio::HIGH.set(own.id()).expect("best effort is allowed");
-        let mut raised = Raised::new(stage.proc());
+        let mut raised = Raised::new(stage.proc(), stage.journal());
         for _ in 0..2 {
             raised.raise(leader.id(), IoPrio::HIGH);
         }
@@ -252,7 +318,7 @@ mod tests {
     fn a_child_of_a_raised_process_is_given_back_whenever_it_is_found() {
         let (stage, parent) = (Stage::new("child"), Sleeper::new());
         stage.process(parent.id(), 1, "parent");
-        let mut raised = Raised::new(stage.proc());
+        let mut raised = Raised::new(stage.proc(), stage.journal());
         raised.raise(parent.id(), IoPrio::HIGH);
         let (told, late, last) = (parent.beget(), parent.beget(), parent.beget());
         raised.forked(parent.id(), told.id());
@@ -272,10 +338,68 @@ mod tests {
         let child = parent.beget();
         stage.process(parent.id(), 1, "parent");
         stage.process(child.id(), parent.id(), "child");
-        let mut raised = Raised::new(stage.proc());
+        let mut raised = Raised::new(stage.proc(), stage.journal());
         raised.raise(parent.id(), IoPrio::HIGH);
         raised.forked(parent.id(), child.id());
         raised.raise(child.id(), IoPrio::HIGH);
         assert_eq!(prio(&child), IoPrio::HIGH);
+    }
+    /// A raised process with two threads, of which one was unknown when its agent was killed, and
+    /// one with a priority of its own.
+    fn killed(stage: &Stage) -> [Sleeper; 3] {
+        let (leader, own) = (Sleeper::new(), Sleeper::new());
+        stage.process(leader.id(), 1, "leader");
+        stage.process(own.id(), 1, "own");
+        IoPrio::HIGH.set(own.id()).expect("best effort is allowed");
+        let mut raised = Raised::new(stage.proc(), stage.journal());
+        raised.raise(leader.id(), IoPrio::HIGH);
+        raised.raise(own.id(), IoPrio::HIGH);
+        raised.write_down();
+        std::mem::forget(raised);
+        let unknown = leader.beget();
+        stage.thread(leader.id(), unknown.id());
+        [leader, unknown, own]
+    }
+
+    #[test]
+    fn what_a_killed_agent_has_raised_the_next_one_gives_back() {
+        let stage = Stage::new("killed");
+        let [leader, unknown, own] = killed(&stage);
+        assert_eq!([prio(&leader), prio(&unknown)], [IoPrio::HIGH; 2]);
+        let next = Raised::new(stage.proc(), stage.journal());
+        assert_eq!([prio(&leader), prio(&unknown)], [IoPrio(0); 2]);
+        assert_eq!(prio(&own), IoPrio::HIGH, "somebody has asked for that");
+        assert_eq!(next.written_down(), Ok(stage.journal().as_path()));
+        drop(next);
+        assert!(!stage.journal().exists(), "nothing is left to do");
+    }
+
+    #[test]
+    fn what_a_killed_agent_has_raised_is_left_alone_if_it_is_somebody_else_now() {
+        let stage = Stage::new("killed-else");
+        let [leader, ..] = killed(&stage);
+        let journal = std::fs::read_to_string(stage.journal()).expect("it was written");
+        let line = format!("{0} {0} ", leader.id());
+        let started = stage.proc().started(leader.id(), leader.id()).expect("it runs");
+        let older = journal.replace(&format!("{line}{started}"), &format!("{line}{}", started - 1));
+        assert_ne!(older, journal);
+        std::fs::write(stage.journal(), older).expect("it is ours");
+        drop(Raised::new(stage.proc(), stage.journal()));
+        assert_eq!(prio(&leader), IoPrio::HIGH);
+    }
+
+    #[test]
+    fn what_a_killed_agent_has_given_back_already_is_left_alone() {
+        let (stage, leader) = (Stage::new("killed-after"), Sleeper::new());
+        stage.process(leader.id(), 1, "leader");
+        let mut raised = Raised::new(stage.proc(), stage.journal());
+        raised.raise(leader.id(), IoPrio::HIGH);
+        raised.write_down();
+        raised.restore(leader.id());
+        raised.write_down();
+        std::mem::forget(raised);
+        IoPrio::HIGH.set(leader.id()).expect("best effort is allowed");
+        drop(Raised::new(stage.proc(), stage.journal()));
+        assert_eq!(prio(&leader), IoPrio::HIGH);
     }
 }

@@ -24,6 +24,11 @@ impl Stage {
         Proc::new(&self.0)
     }
 
+    /// Where an agent of this stage keeps its journal.
+    pub(crate) fn journal(&self) -> PathBuf {
+        self.0.join("agent.raised")
+    }
+
     /// Adds a process, with its first thread.
     pub(crate) fn process(&self, pid: u32, parent: u32, name: &str) {
         self.thread(pid, pid);

@@ -60,6 +60,9 @@ pub(crate) struct Status {
     pub(crate) programs: String,
     /// How priorities are set, or why they are not.
     pub(crate) priorities: String,
+    /// Where it is written down what must be put back, or why it is not.
+    #[serde(default)]
+    pub(crate) undo: String,
     /// The guest's clock tells times apart by this, in µs.
     pub(crate) clock_granularity_us: u64,
     /// Processes watched.
@@ -173,6 +176,7 @@ pub(crate) fn print(status: &Status, out: &mut impl io::Write) -> io::Result<()>
     )?;
     writeln!(out, "programs    {}", status.programs)?;
     writeln!(out, "priorities  {}", status.priorities)?;
+    writeln!(out, "undo        {}", status.undo)?;
     writeln!(out, "clock       tells {} us apart", status.clock_granularity_us)?;
     writeln!(out, "processes   {} watched, {} urgent", status.processes, status.urgent.len())?;
     for urgent in &status.urgent {
