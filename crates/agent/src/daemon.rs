@@ -1,6 +1,11 @@
 //! The agent itself: one thread, asleep unless something happens.
 
+mod report;
+#[cfg(test)]
+mod tests;
+
 use std::collections::{HashMap, VecDeque};
+use std::io;
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,7 +22,7 @@ use crate::ioprio::IoPrio;
 use crate::procfs::{Counters, Proc};
 use crate::raised::Raised;
 use crate::signals::Ending;
-use crate::status::{Listener, Reply, Request, Status, Urgent};
+use crate::status::{Listener, Reply, Request};
 
 /// Programs that one process begins within [`BURST_WINDOW`] beyond this number are a job, such as
 /// a build or a boot, not something that somebody waits for.
@@ -54,8 +59,28 @@ struct Process {
     watched: Watched,
     reason: &'static str,
     next_look: Duration,
-    /// When its threads were last given the priority.
+    /// When its threads were last given the priority, and whether that was refused.
     raised_at: Duration,
+    is_refused: bool,
+}
+
+/// Why a process is not watched.
+#[derive(Debug)]
+enum Unwatched {
+    /// It is gone, a kernel thread, or the agent itself.
+    Nobody,
+    /// Its counters cannot be read.
+    Unread(io::Error),
+}
+
+/// What became of the priorities that were to be set.
+#[derive(Debug, Default)]
+struct Allowed {
+    /// Whether one was ever set.
+    once: bool,
+    /// Processes for which that was refused, and the last reason.
+    refused: u64,
+    why: String,
 }
 
 struct Agent {
@@ -70,7 +95,10 @@ struct Agent {
     processes: HashMap<u32, Process>,
     /// Latest starts of programs, with the process that began them.
     starts: VecDeque<(Duration, u32)>,
+    /// How many processes the last scan could not watch, and why.
+    unread: Option<(usize, io::Error)>,
     raised: Raised,
+    allowed: Allowed,
     high: IoPrio,
     asking: Asking,
     credit_ms: u64,
@@ -120,7 +148,9 @@ impl Agent {
         let raised = Raised::new(proc.clone(), journal.into());
         let mut agent = Self {
             options,
+            unread: None,
             raised,
+            allowed: Allowed::default(),
             proc,
             rules: Rules::new(granularity),
             granularity,
@@ -245,7 +275,10 @@ impl Agent {
         }
         for event in heard {
             match event {
-                Event::Exec { pid } => self.began(now, pid),
+                Event::Exec { pid } => {
+                    // The next scan tells whom nobody can watch.
+                    let _unwatched = self.began(now, pid);
+                }
                 Event::Fork { parent, child } => self.raised.forked(parent, child),
                 Event::Exit { pid } => {
                     self.processes.remove(&pid);
@@ -257,9 +290,9 @@ impl Agent {
     }
 
     /// A process has begun a new program.
-    fn began(&mut self, now: Duration, pid: u32) {
+    fn began(&mut self, now: Duration, pid: u32) -> Result<(), Unwatched> {
         let by_hand = self.processes.get(&pid).and_then(|process| process.watched.by_hand());
-        let Some((_, parent)) = self.watch(now, pid) else { return };
+        let parent = self.watch(now, pid)?;
         while self.starts.front().is_some_and(|start| start.0 + BURST_WINDOW < now) {
             self.starts.pop_front();
         }
@@ -280,17 +313,20 @@ impl Agent {
             }
             process.next_look = now;
         }
+        Ok(())
     }
 
-    /// Begins to watch a process; returns its number and its parent's, or none for kernel threads,
-    /// ourselves, and those that are gone or not ours to see.
-    fn watch(&mut self, now: Duration, pid: u32) -> Option<(u32, u32)> {
-        if pid == std::process::id() {
-            return None;
-        }
-        let identity = self.proc.identity(pid).filter(|identity| !identity.is_kernel)?;
+    /// Begins to watch a process; returns its parent's number.
+    fn watch(&mut self, now: Duration, pid: u32) -> Result<u32, Unwatched> {
+        let identity = self.proc.identity(pid).filter(|identity| !identity.is_kernel);
+        let identity = identity.filter(|_| pid != std::process::id()).ok_or(Unwatched::Nobody)?;
         let mut counters = self.proc.counters(pid);
-        let bytes = counters.read_bytes()?;
+        let bytes = counters.read_bytes().map_err(|error| {
+            // Who is not allowed to read something knows that it is there.
+            let is_there = error.kind() == io::ErrorKind::PermissionDenied
+                || self.proc.identity(pid).is_some();
+            if is_there { Unwatched::Unread(error) } else { Unwatched::Nobody }
+        })?;
         let process = Process {
             name: identity.name,
             started: identity.started,
@@ -299,9 +335,10 @@ impl Agent {
             reason: "it reads again after a pause",
             next_look: now,
             raised_at: Duration::ZERO,
+            is_refused: false,
         };
         self.processes.insert(pid, process);
-        Some((pid, identity.parent))
+        Ok(identity.parent)
     }
 
     /// Looks through `/proc` for processes that nobody told of, and forgets those that are gone.
@@ -311,6 +348,7 @@ impl Agent {
         let mut there = self.proc.processes();
         there.sort_unstable();
         self.processes.retain(|pid, _| there.binary_search(pid).is_ok());
+        let mut unread: Option<(usize, io::Error)> = None;
         for &pid in &there {
             let identity = self.proc.identity(pid).filter(|identity| !identity.is_kernel);
             let Some(identity) = identity else { continue };
@@ -322,12 +360,17 @@ impl Agent {
             }
             // Before it is raised itself: what it has inherited is not its own.
             self.raised.forked(identity.parent, pid);
-            if is_new_urgent && self.events.is_err() {
-                self.began(now, pid);
+            let watched = if is_new_urgent && self.events.is_err() {
+                self.began(now, pid)
             } else {
-                self.watch(now, pid);
+                self.watch(now, pid).map(|_parent| ())
+            };
+            if let Err(Unwatched::Unread(error)) = watched {
+                let others = unread.map_or(0, |(others, _)| others);
+                unread = Some((others + 1, error));
             }
         }
+        self.unread = unread;
         self.raised.scanned(&there);
     }
 
@@ -339,7 +382,7 @@ impl Agent {
                 continue;
             }
             let before = process.watched.level();
-            let Some(bytes) = process.counters.read_bytes() else {
+            let Ok(bytes) = process.counters.read_bytes() else {
                 gone.push(pid);
                 continue;
             };
@@ -364,7 +407,14 @@ impl Agent {
                 // Again while it lasts: it may have new threads.
                 if before == Level::None || now >= process.raised_at + THREADS_AGAIN {
                     process.raised_at = now;
-                    self.raised.raise(pid, self.high);
+                    let raised = self.raised.raise(pid, self.high);
+                    self.allowed.once |= raised.is_ok() && self.raised.has(pid);
+                    // Once for each process, though it is tried again and again.
+                    self.allowed.refused += u64::from(raised.is_err() && !process.is_refused);
+                    process.is_refused = raised.is_err();
+                    if let Err(error) = raised {
+                        self.allowed.why = error.to_string();
+                    }
                 }
             } else if before != Level::None || self.raised.has(pid) {
                 self.raised.restore(pid);
@@ -372,7 +422,12 @@ impl Agent {
         }
         for pid in gone {
             self.processes.remove(&pid);
-            self.raised.forget(pid);
+            if self.proc.identity(pid).is_some() {
+                // Its counters are no longer ours to see.
+                self.raised.restore(pid);
+            } else {
+                self.raised.forget(pid);
+            }
         }
     }
 
@@ -387,8 +442,14 @@ impl Agent {
             return;
         }
         let level = self.level(now);
-        self.asking.marked = self.options.priorities && self.raised.refused.is_none();
         let processes = &self.processes;
+        if level != Level::None {
+            // If nobody may be marked, all that the guest reads is meant.
+            let mut urgent =
+                processes.values().filter(|process| process.watched.wants(now) == level);
+            self.asking.marked =
+                self.options.priorities && urgent.any(|process| !process.is_refused);
+        }
         let reason = || {
             let urgent = processes.values().find(|process| process.watched.wants(now) == level);
             urgent.map_or_else(String::new, |process| {
@@ -409,8 +470,15 @@ impl Agent {
                 Reply::Refused("a command is interactive or soft-real-time".to_owned())
             }
             Request::Mark { level } => {
-                if self.watch(now, pid).is_none() {
-                    return Reply::Refused(format!("process {pid} cannot be watched"));
+                match self.watch(now, pid) {
+                    Ok(_parent) => {}
+                    Err(Unwatched::Nobody) => {
+                        return Reply::Refused(format!("process {pid} cannot be watched"));
+                    }
+                    Err(Unwatched::Unread(error)) => {
+                        let text = format!("process {pid} cannot be watched: {error}");
+                        return Reply::Refused(text);
+                    }
                 }
                 let rules = self.rules;
                 let process = self.processes.get_mut(&pid).expect("it was inserted above");
@@ -420,56 +488,6 @@ impl Agent {
                 self.ask_host(now);
                 Reply::Marked
             }
-        }
-    }
-
-    fn status(&self) -> Status {
-        let mut urgent: Vec<Urgent> = self
-            .processes
-            .iter()
-            .filter(|(_, process)| process.watched.level() != Level::None)
-            .map(|(&pid, process)| Urgent {
-                pid,
-                name: process.name.clone(),
-                level: process.watched.level(),
-                reason: process.reason.to_owned(),
-            })
-            .collect();
-        urgent.sort_unstable_by_key(|urgent| urgent.pid);
-        let host = match (&self.options.way, &self.channel) {
-            (None, _) => "help is switched off".to_owned(),
-            (Some(_), Ok(channel)) => channel.name().to_owned(),
-            (Some(_), Err(why)) => why.clone(),
-        };
-        let programs = match &self.events {
-            Ok(_) => "told by the kernel".to_owned(),
-            Err(why) => format!("looked for every 100 ms; the kernel does not tell: {why}"),
-        };
-        let priorities = match (&self.raised.refused, self.options.priorities) {
-            (_, false) => "left alone".to_owned(),
-            (Some(why), true) => format!("not allowed: {why}"),
-            (None, true) if self.high == IoPrio::FIRST => {
-                "real time 7, since the guest's own scheduler is bfq".to_owned()
-            }
-            (None, true) => "best effort 0".to_owned(),
-        };
-        let undo = match self.raised.written_down() {
-            Ok(path) => format!("in {}, should the agent be killed", path.display()),
-            Err(why) => format!("not if the agent is killed: its file cannot be written: {why}"),
-        };
-        Status {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            host,
-            connected: self.channel.is_ok(),
-            granted: self.asking.granted,
-            credit_ms: self.credit_ms,
-            messages: self.messages,
-            programs,
-            priorities,
-            undo,
-            clock_granularity_us: u64::try_from(self.granularity.as_micros()).unwrap_or(u64::MAX),
-            processes: self.processes.len(),
-            urgent,
         }
     }
 }
@@ -491,38 +509,4 @@ fn high_priority() -> IoPrio {
         }))
     };
     if uses_bfq().unwrap_or(false) { IoPrio::FIRST } else { IoPrio::HIGH }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::stage::{Sleeper, Stage};
-
-    /// An agent that asks nobody for help, and that nobody tells of new programs.
-    fn agent(stage: &Stage) -> Agent {
-        let options = Options { way: None, priorities: true, socket: stage.journal() };
-        let mut agent = Agent::new(options, stage.proc());
-        agent.events = Err("not in a test".to_owned());
-        agent.high = IoPrio::HIGH;
-        agent
-    }
-
-    #[test]
-    fn what_a_child_inherits_is_given_back_though_nobody_tells_of_forks() {
-        let (stage, parent) = (Stage::new("forks"), Sleeper::new());
-        let mut agent = agent(&stage);
-        let start = clock::now();
-        stage.process(parent.id(), 1, "parent");
-        agent.scan(start, true);
-        agent.look(start);
-        assert_eq!(IoPrio::of(parent.id()).expect("it runs"), IoPrio::HIGH);
-        let child = parent.beget();
-        stage.process(child.id(), parent.id(), "child");
-        agent.scan(start, true);
-        agent.look(start + Duration::from_secs(1));
-        agent.look(start + Duration::from_secs(20));
-        for sleeper in [&parent, &child] {
-            assert_eq!(IoPrio::of(sleeper.id()).expect("it runs"), IoPrio(0));
-        }
-    }
 }

@@ -4,6 +4,7 @@
 //! on. That is no wish of anybody, and is given back as well.
 
 use std::collections::HashMap;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::ioprio::IoPrio;
@@ -21,8 +22,6 @@ pub(crate) struct Raised {
     /// What was given back since the last scan: a child born before that may be unknown yet.
     lately: HashMap<u32, Thread>,
     journal: Journal,
-    /// Why the last change failed, until one succeeds.
-    pub(crate) refused: Option<String>,
 }
 
 type Threads = HashMap<u32, Thread>;
@@ -41,13 +40,7 @@ impl Raised {
     /// what he had.
     pub(crate) fn new(proc: Proc, path: PathBuf) -> Self {
         let (journal, left) = Journal::open(path);
-        let mut raised = Self {
-            proc,
-            processes: HashMap::new(),
-            lately: HashMap::new(),
-            journal,
-            refused: None,
-        };
+        let mut raised = Self { proc, processes: HashMap::new(), lately: HashMap::new(), journal };
         for Entry { process, thread, started, before, now } in left {
             if raised.proc.started(process, thread) == Some(started) {
                 let threads = raised.processes.entry(process).or_default();
@@ -61,7 +54,12 @@ impl Raised {
 
     /// Gives all threads of a process this priority. Those that somebody has given an explicit
     /// priority better than the default keep it.
-    pub(crate) fn raise(&mut self, process: u32, to: IoPrio) {
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says if it refuses that for any of them.
+    pub(crate) fn raise(&mut self, process: u32, to: IoPrio) -> io::Result<()> {
+        let mut refused = Ok(());
         let mut known = self.processes.remove(&process).unwrap_or_default();
         let heritage = heritage(process, &known);
         // Those that have ended are left out.
@@ -73,13 +71,10 @@ impl Raised {
             let had = thread.now;
             if thread.before.is_ordinary() && thread.now != to {
                 match to.set(id) {
-                    Ok(()) => {
-                        self.refused = None;
-                        thread.now = to;
-                    }
+                    Ok(()) => thread.now = to,
                     Err(error) => {
                         if error.raw_os_error() != Some(libc::ESRCH) {
-                            self.refused = Some(error.to_string());
+                            refused = Err(error);
                         }
                         if thread.now == thread.before {
                             continue;
@@ -95,6 +90,7 @@ impl Raised {
         if !threads.is_empty() {
             self.processes.insert(process, threads);
         }
+        refused
     }
 
     /// Takes note that a process was forked, unless it has not inherited the priority.
@@ -247,7 +243,7 @@ mod tests {
         let (stage, leader) = (Stage::new("set"), Sleeper::new());
         stage.process(leader.id(), 1, "leader");
         let mut raised = Raised::new(stage.proc(), stage.journal());
-        raised.raise(leader.id(), IoPrio::HIGH);
+        raised.raise(leader.id(), IoPrio::HIGH).expect("best effort is allowed");
         assert_eq!(prio(&leader), IoPrio::HIGH);
         raised.restore(leader.id());
         assert_eq!(prio(&leader), IoPrio(0));
@@ -259,7 +255,7 @@ mod tests {
         let (stage, leader) = (Stage::new("else"), Sleeper::new());
         stage.process(leader.id(), 1, "leader");
         let mut raised = Raised::new(stage.proc(), stage.journal());
-        raised.raise(leader.id(), IoPrio::HIGH);
+        raised.raise(leader.id(), IoPrio::HIGH).expect("best effort is allowed");
         let own = IoPrio(2 << 13 | 6);
         own.set(leader.id()).expect("best effort is allowed");
         drop(raised);
@@ -271,11 +267,11 @@ mod tests {
         let (stage, leader) = (Stage::new("born"), Sleeper::new());
         stage.process(leader.id(), 1, "leader");
         let mut raised = Raised::new(stage.proc(), stage.journal());
-        raised.raise(leader.id(), IoPrio::HIGH);
+        raised.raise(leader.id(), IoPrio::HIGH).expect("best effort is allowed");
         let known = leader.beget();
         assert_eq!(prio(&known), IoPrio::HIGH, "the kernel hands it on");
         stage.thread(leader.id(), known.id());
-        raised.raise(leader.id(), IoPrio::HIGH);
+        raised.raise(leader.id(), IoPrio::HIGH).expect("best effort is allowed");
         // After the last look.
         let unknown = known.beget();
         stage.thread(leader.id(), unknown.id());
@@ -289,13 +285,13 @@ mod tests {
         let process = leader.id();
         stage.process(process, 1, "leader");
         let mut raised = Raised::new(stage.proc(), stage.journal());
-        raised.raise(process, IoPrio::HIGH);
+        raised.raise(process, IoPrio::HIGH).expect("best effort is allowed");
         let heir = leader.beget();
         stage.thread(process, heir.id());
-        raised.raise(process, IoPrio::HIGH);
+        raised.raise(process, IoPrio::HIGH).expect("best effort is allowed");
         drop(leader);
         stage.ended(process, process);
-        raised.raise(process, IoPrio::HIGH);
+        raised.raise(process, IoPrio::HIGH).expect("best effort is allowed");
         raised.restore(process);
         assert_eq!(prio(&heir), IoPrio(0));
     }
@@ -308,7 +304,7 @@ mod tests {
         IoPrio::HIGH.set(own.id()).expect("best effort is allowed");
         let mut raised = Raised::new(stage.proc(), stage.journal());
         for _ in 0..2 {
-            raised.raise(leader.id(), IoPrio::HIGH);
+            raised.raise(leader.id(), IoPrio::HIGH).expect("best effort is allowed");
         }
         raised.restore(leader.id());
         assert_eq!((prio(&leader), prio(&own)), (IoPrio(0), IoPrio::HIGH));
@@ -319,7 +315,7 @@ mod tests {
         let (stage, parent) = (Stage::new("child"), Sleeper::new());
         stage.process(parent.id(), 1, "parent");
         let mut raised = Raised::new(stage.proc(), stage.journal());
-        raised.raise(parent.id(), IoPrio::HIGH);
+        raised.raise(parent.id(), IoPrio::HIGH).expect("best effort is allowed");
         let (told, late, last) = (parent.beget(), parent.beget(), parent.beget());
         raised.forked(parent.id(), told.id());
         raised.restore(parent.id());
@@ -339,9 +335,9 @@ mod tests {
         stage.process(parent.id(), 1, "parent");
         stage.process(child.id(), parent.id(), "child");
         let mut raised = Raised::new(stage.proc(), stage.journal());
-        raised.raise(parent.id(), IoPrio::HIGH);
+        raised.raise(parent.id(), IoPrio::HIGH).expect("best effort is allowed");
         raised.forked(parent.id(), child.id());
-        raised.raise(child.id(), IoPrio::HIGH);
+        raised.raise(child.id(), IoPrio::HIGH).expect("best effort is allowed");
         assert_eq!(prio(&child), IoPrio::HIGH);
     }
     /// A raised process with two threads, of which one was unknown when its agent was killed, and
@@ -352,8 +348,8 @@ mod tests {
         stage.process(own.id(), 1, "own");
         IoPrio::HIGH.set(own.id()).expect("best effort is allowed");
         let mut raised = Raised::new(stage.proc(), stage.journal());
-        raised.raise(leader.id(), IoPrio::HIGH);
-        raised.raise(own.id(), IoPrio::HIGH);
+        raised.raise(leader.id(), IoPrio::HIGH).expect("best effort is allowed");
+        raised.raise(own.id(), IoPrio::HIGH).expect("best effort is allowed");
         raised.write_down();
         std::mem::forget(raised);
         let unknown = leader.beget();
@@ -393,7 +389,7 @@ mod tests {
         let (stage, leader) = (Stage::new("killed-after"), Sleeper::new());
         stage.process(leader.id(), 1, "leader");
         let mut raised = Raised::new(stage.proc(), stage.journal());
-        raised.raise(leader.id(), IoPrio::HIGH);
+        raised.raise(leader.id(), IoPrio::HIGH).expect("best effort is allowed");
         raised.write_down();
         raised.restore(leader.id());
         raised.write_down();

@@ -46,6 +46,18 @@ impl Stage {
         std::os::unix::fs::symlink(real, task.join(id.to_string())).expect("a new name");
     }
 
+    /// Puts something where a process's counters were that nobody can read.
+    pub(crate) fn uncounted(&self, pid: u32) {
+        let io = self.0.join(format!("{pid}/io"));
+        fs::remove_file(&io).expect("it was added");
+        fs::create_dir(io).expect("a directory of ours");
+    }
+
+    /// Removes a process.
+    pub(crate) fn exited(&self, pid: u32) {
+        fs::remove_dir_all(self.0.join(pid.to_string())).expect("it was added");
+    }
+
     /// Removes a thread.
     pub(crate) fn ended(&self, pid: u32, id: u32) {
         fs::remove_file(self.0.join(format!("{pid}/task/{id}"))).expect("it was added");

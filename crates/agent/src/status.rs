@@ -58,6 +58,9 @@ pub(crate) struct Status {
     pub(crate) messages: u64,
     /// How new programs are noticed.
     pub(crate) programs: String,
+    /// Whose counters of what they read can be read.
+    #[serde(default)]
+    pub(crate) counters: String,
     /// How priorities are set, or why they are not.
     pub(crate) priorities: String,
     /// Where it is written down what must be put back, or why it is not.
@@ -175,6 +178,7 @@ pub(crate) fn print(status: &Status, out: &mut impl io::Write) -> io::Result<()>
         status.granted, status.credit_ms
     )?;
     writeln!(out, "programs    {}", status.programs)?;
+    writeln!(out, "counters    {}", status.counters)?;
     writeln!(out, "priorities  {}", status.priorities)?;
     writeln!(out, "undo        {}", status.undo)?;
     writeln!(out, "clock       tells {} us apart", status.clock_granularity_us)?;

@@ -1,0 +1,81 @@
+//! The agent beside processes of its own.
+
+use super::*;
+use crate::stage::{Sleeper, Stage};
+
+/// An agent that asks nobody for help, and that nobody tells of new programs.
+fn agent(stage: &Stage) -> Agent {
+    let options = Options { way: None, priorities: true, socket: stage.journal() };
+    let mut agent = Agent::new(options, stage.proc());
+    agent.events = Err("not in a test".to_owned());
+    agent.high = IoPrio::HIGH;
+    agent
+}
+
+#[test]
+fn what_a_child_inherits_is_given_back_though_nobody_tells_of_forks() {
+    let (stage, parent) = (Stage::new("forks"), Sleeper::new());
+    let mut agent = agent(&stage);
+    let start = clock::now();
+    stage.process(parent.id(), 1, "parent");
+    agent.scan(start, true);
+    agent.look(start);
+    assert_eq!(IoPrio::of(parent.id()).expect("it runs"), IoPrio::HIGH);
+    let child = parent.beget();
+    stage.process(child.id(), parent.id(), "child");
+    agent.scan(start, true);
+    agent.look(start + Duration::from_secs(1));
+    agent.look(start + Duration::from_secs(20));
+    for sleeper in [&parent, &child] {
+        assert_eq!(IoPrio::of(sleeper.id()).expect("it runs"), IoPrio(0));
+    }
+}
+
+#[test]
+fn whom_nobody_can_watch_is_told_of() {
+    let (stage, seen, unseen) = (Stage::new("unseen"), Sleeper::new(), Sleeper::new());
+    let mut agent = agent(&stage);
+    stage.process(seen.id(), 1, "seen");
+    agent.scan(clock::now(), true);
+    assert_eq!(agent.status().counters, "all are read");
+    stage.process(unseen.id(), 1, "unseen");
+    stage.uncounted(unseen.id());
+    for _ in 0..2 {
+        agent.scan(clock::now(), true);
+        let counters = agent.status().counters;
+        assert!(
+            counters.starts_with("processes not to be read, nor helped: 1, last: "),
+            "{counters}"
+        );
+    }
+    let mark = Request::Mark { level: Level::Interactive };
+    let Reply::Refused(why) = agent.answer(clock::now(), unseen.id(), mark) else {
+        panic!("it cannot be watched");
+    };
+    assert!(why.contains("cannot be watched: "), "{why}");
+    stage.exited(unseen.id());
+    agent.scan(clock::now(), true);
+    assert_eq!(agent.status().counters, "all are read");
+}
+
+#[test]
+fn a_refused_priority_is_told_of_until_the_end() {
+    let (stage, first, second) = (Stage::new("refused"), Sleeper::new(), Sleeper::new());
+    let mut agent = agent(&stage);
+    // There is no such class.
+    agent.high = IoPrio(5 << 13);
+    let start = clock::now();
+    stage.process(first.id(), 1, "first");
+    agent.scan(start, true);
+    for tenths in 0..20 {
+        agent.look(start + Duration::from_millis(100 * tenths));
+    }
+    let why = "Invalid argument (os error 22)";
+    assert_eq!(agent.status().priorities, format!("not allowed: {why} (processes refused: 1)"));
+    agent.high = IoPrio::HIGH;
+    stage.process(second.id(), 1, "second");
+    agent.scan(start, true);
+    agent.look(start + Duration::from_secs(3));
+    let expected = format!("best effort 0; processes refused: 1, last: {why}");
+    assert_eq!(agent.status().priorities, expected);
+}
