@@ -22,7 +22,7 @@ use crate::ioprio::IoPrio;
 use crate::procfs::{Counters, Proc};
 use crate::raised::Raised;
 use crate::signals::Ending;
-use crate::status::{Listener, Reply, Request};
+use crate::status::{Listener, Peer, Reply, Request};
 
 /// Programs that one process begins within [`BURST_WINDOW`] beyond this number are a job, such as
 /// a build or a boot, not something that somebody waits for.
@@ -123,7 +123,7 @@ pub(crate) fn serve(options: &Options) -> anyhow::Result<()> {
             return Ok(());
         }
         if ready.listener {
-            listener.serve(|pid, request| agent.answer(clock::now(), pid, request));
+            listener.serve(|peer, request| agent.answer(clock::now(), peer, request));
         }
         agent.turn(clock::now(), ready);
     }
@@ -463,22 +463,23 @@ impl Agent {
         }
     }
 
-    fn answer(&mut self, now: Duration, pid: u32, request: Request) -> Reply {
+    fn answer(&mut self, now: Duration, peer: Peer, request: Request) -> Reply {
         match request {
             Request::Status => Reply::Status(Box::new(self.status())),
             Request::Mark { level: Level::None } => {
                 Reply::Refused("a command is interactive or soft-real-time".to_owned())
             }
             Request::Mark { level } => {
-                match self.watch(now, pid) {
-                    Ok(_parent) => {}
-                    Err(Unwatched::Nobody) => {
-                        return Reply::Refused(format!("process {pid} cannot be watched"));
-                    }
-                    Err(Unwatched::Unread(error)) => {
-                        let text = format!("process {pid} cannot be watched: {error}");
-                        return Reply::Refused(text);
-                    }
+                let pid = peer.pid;
+                if let Err(why) = peer.may_mark(self.proc.owner(pid)) {
+                    return Reply::Refused(why);
+                }
+                if let Err(unwatched) = self.watch(now, pid) {
+                    let why = match unwatched {
+                        Unwatched::Nobody => String::new(),
+                        Unwatched::Unread(error) => format!(": {error}"),
+                    };
+                    return Reply::Refused(format!("process {pid} cannot be watched{why}"));
                 }
                 let rules = self.rules;
                 let process = self.processes.get_mut(&pid).expect("it was inserted above");

@@ -38,6 +38,14 @@ impl Proc {
         numbers(&self.0.join(pid.to_string()).join("task"))
     }
 
+    /// Returns the user as whom a process acts; `None` if it is gone.
+    pub(crate) fn owner(&self, pid: u32) -> Option<u32> {
+        // The owner of the directory is root if the process hides its memory from its own user.
+        let status = read(&self.0.join(pid.to_string()).join("status"))?;
+        let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+        users.split_ascii_whitespace().nth(1)?.parse().ok()
+    }
+
     /// Returns when a thread was started, in ticks since boot; `None` if it is gone.
     pub(crate) fn started(&self, pid: u32, thread: u32) -> Option<u64> {
         let stat = read(&self.0.join(format!("{pid}/task/{thread}/stat")))?;
@@ -194,6 +202,7 @@ mod tests {
         let identity = proc.identity(pid).expect("it runs");
         assert!(!identity.is_kernel && identity.parent > 0);
         assert_eq!(proc.started(pid, pid), Some(identity.started));
+        assert_eq!(proc.owner(pid), Some(rustix::process::geteuid().as_raw()));
     }
 
     #[test]

@@ -29,12 +29,13 @@ impl Stage {
         self.0.join("agent.raised")
     }
 
-    /// Adds a process, with its first thread.
+    /// Adds a process of user 7, with its first thread.
     pub(crate) fn process(&self, pid: u32, parent: u32, name: &str) {
         self.thread(pid, pid);
         let dir = self.0.join(pid.to_string());
         let stat = format!("{pid} ({name}) S {parent} 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 7 0 0");
         fs::write(dir.join("stat"), stat).expect("a file of ours");
+        fs::write(dir.join("status"), "Uid:\t7\t7\t7\t7\n").expect("a file of ours");
         fs::write(dir.join("io"), "read_bytes: 0\n").expect("a file of ours");
     }
 

@@ -48,8 +48,9 @@ fn whom_nobody_can_watch_is_told_of() {
             "{counters}"
         );
     }
+    let peer = Peer { pid: unseen.id(), uid: 7 };
     let mark = Request::Mark { level: Level::Interactive };
-    let Reply::Refused(why) = agent.answer(clock::now(), unseen.id(), mark) else {
+    let Reply::Refused(why) = agent.answer(clock::now(), peer, mark) else {
         panic!("it cannot be watched");
     };
     assert!(why.contains("cannot be watched: "), "{why}");
@@ -78,4 +79,18 @@ fn a_refused_priority_is_told_of_until_the_end() {
     agent.look(start + Duration::from_secs(3));
     let expected = format!("best effort 0; processes refused: 1, last: {why}");
     assert_eq!(agent.status().priorities, expected);
+}
+
+#[test]
+fn who_is_not_root_marks_processes_of_his_own() {
+    let (stage, process) = (Stage::new("owner"), Sleeper::new());
+    let mut agent = agent(&stage);
+    stage.process(process.id(), 1, "process");
+    let mut mark = |uid| {
+        let peer = Peer { pid: process.id(), uid };
+        agent.answer(clock::now(), peer, Request::Mark { level: Level::Interactive })
+    };
+    let why = format!("process {} belongs to user 7, and user 8 asks", process.id());
+    assert_eq!(mark(8), Reply::Refused(why));
+    assert_eq!([mark(7), mark(0)], [Reply::Marked, Reply::Marked]);
 }
