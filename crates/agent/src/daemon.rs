@@ -39,6 +39,10 @@ const THREADS_AGAIN: Duration = Duration::from_millis(100);
 /// How often a lost connection is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// Why a process is urgent.
+const AWAKE: &str = "it reads again after a pause";
+const BY_HAND: &str = "it was marked by hand";
+
 /// How the agent runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
@@ -291,7 +295,6 @@ impl Agent {
 
     /// A process has begun a new program.
     fn began(&mut self, now: Duration, pid: u32) -> Result<(), Unwatched> {
-        let by_hand = self.processes.get(&pid).and_then(|process| process.watched.by_hand());
         let parent = self.watch(now, pid)?;
         while self.starts.front().is_some_and(|start| start.0 + BURST_WINDOW < now) {
             self.starts.pop_front();
@@ -301,10 +304,10 @@ impl Agent {
         let in_burst = siblings > BURST_PROGRAMS;
         let rules = self.rules;
         if let Some(process) = self.processes.get_mut(&pid) {
-            match by_hand {
+            match process.watched.by_hand() {
                 Some(level) => {
                     process.watched.marked(now, &rules, level);
-                    process.reason = "it was marked by hand";
+                    process.reason = BY_HAND;
                 }
                 None => {
                     process.watched.started(now, &rules, in_burst);
@@ -327,12 +330,19 @@ impl Agent {
                 || self.proc.identity(pid).is_some();
             if is_there { Unwatched::Unread(error) } else { Unwatched::Nobody }
         })?;
+        // What was asked for by hand holds for the same process, not for one with its number.
+        let known = self.processes.get(&pid).filter(|known| known.started == identity.started);
+        let watched = known.map_or_else(
+            || Watched::new(now, bytes),
+            |known| known.watched.renewed(now, bytes, &self.rules),
+        );
+        let is_by_hand = watched.level() != Level::None;
         let process = Process {
             name: identity.name,
             started: identity.started,
             counters,
-            watched: Watched::new(now, bytes),
-            reason: "it reads again after a pause",
+            watched,
+            reason: if is_by_hand { BY_HAND } else { AWAKE },
             next_look: now,
             raised_at: Duration::ZERO,
             is_refused: false,
@@ -396,9 +406,11 @@ impl Agent {
                 process.counters.close();
             }
             match level {
-                Level::None => process.reason = "it reads again after a pause",
-                Level::SoftRealTime => process.reason = "it reads at a steady, modest rate",
-                Level::Interactive => {}
+                Level::None => process.reason = AWAKE,
+                Level::SoftRealTime if process.watched.by_hand() != Some(level) => {
+                    process.reason = "it reads at a steady, modest rate";
+                }
+                Level::SoftRealTime | Level::Interactive => {}
             }
             if !self.options.priorities {
                 continue;
@@ -484,7 +496,7 @@ impl Agent {
                 let rules = self.rules;
                 let process = self.processes.get_mut(&pid).expect("it was inserted above");
                 process.watched.marked(now, &rules, level);
-                process.reason = "it was marked by hand";
+                process.reason = BY_HAND;
                 self.look(now);
                 self.ask_host(now);
                 Reply::Marked

@@ -33,10 +33,16 @@ impl Stage {
     pub(crate) fn process(&self, pid: u32, parent: u32, name: &str) {
         self.thread(pid, pid);
         let dir = self.0.join(pid.to_string());
-        let stat = format!("{pid} ({name}) S {parent} 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 7 0 0");
-        fs::write(dir.join("stat"), stat).expect("a file of ours");
+        self.program(pid, parent, name, 9);
         fs::write(dir.join("status"), "Uid:\t7\t7\t7\t7\n").expect("a file of ours");
         fs::write(dir.join("io"), "read_bytes: 0\n").expect("a file of ours");
+    }
+
+    /// Gives a process another name, or makes it another one.
+    pub(crate) fn program(&self, pid: u32, parent: u32, name: &str, started: u64) {
+        let head = format!("{pid} ({name}) S {parent} 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0");
+        let stat = self.0.join(format!("{pid}/stat"));
+        fs::write(stat, format!("{head} {started} 0 0")).expect("a file of ours");
     }
 
     /// Adds a thread of a process.

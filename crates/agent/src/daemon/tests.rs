@@ -94,3 +94,28 @@ fn who_is_not_root_marks_processes_of_his_own() {
     assert_eq!(mark(8), Reply::Refused(why));
     assert_eq!([mark(7), mark(0)], [Reply::Marked, Reply::Marked]);
 }
+
+#[test]
+fn a_player_that_was_marked_by_hand_stays_one_by_any_name_until_it_ends() {
+    let (stage, player) = (Stage::new("player"), Sleeper::new());
+    let mut agent = agent(&stage);
+    stage.process(player.id(), 1, "run");
+    let peer = Peer { pid: player.id(), uid: 7 };
+    let start = clock::now();
+    let marked = agent.answer(start, peer, Request::Mark { level: Level::SoftRealTime });
+    assert_eq!(marked, Reply::Marked);
+    for (name, seconds) in [("player", 20), ("main", 40)] {
+        stage.program(player.id(), 1, name, 9);
+        // With and without word from the kernel.
+        agent.scan(start + Duration::from_secs(seconds), seconds == 20);
+        agent.look(start + Duration::from_secs(seconds + 19));
+        let urgent = agent.status().urgent;
+        let [urgent] = urgent.as_slice() else { panic!("one is urgent: {urgent:?}") };
+        assert_eq!((urgent.level, urgent.reason.as_str()), (Level::SoftRealTime, BY_HAND));
+        assert_eq!(IoPrio::of(player.id()).expect("it runs"), IoPrio::HIGH);
+    }
+    // Another one has got its number.
+    stage.program(player.id(), 1, "main", 10);
+    agent.scan(start + Duration::from_secs(60), false);
+    assert_eq!(agent.status().urgent, []);
+}
