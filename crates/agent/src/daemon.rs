@@ -36,6 +36,9 @@ const SCAN_WITH_EVENTS: Duration = Duration::from_secs(10);
 /// How often an urgent process is searched for new threads.
 const THREADS_AGAIN: Duration = Duration::from_millis(100);
 
+/// How often, at most, the schedulers of the disks are looked at.
+const SCHEDULERS_AGAIN: Duration = Duration::from_secs(10);
+
 /// How often a lost connection is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -51,6 +54,8 @@ pub(crate) struct Options {
     /// Whether I/O priorities are set.
     pub(crate) priorities: bool,
     pub(crate) socket: PathBuf,
+    /// Where the kernel shows its disks, and their schedulers.
+    pub(crate) disks: PathBuf,
 }
 
 /// A process that is watched.
@@ -104,6 +109,8 @@ struct Agent {
     raised: Raised,
     allowed: Allowed,
     high: IoPrio,
+    /// When the schedulers are looked at again.
+    next_disks: Duration,
     asking: Asking,
     credit_ms: u64,
     messages: u64,
@@ -164,7 +171,8 @@ impl Agent {
             next_scan: now,
             processes: HashMap::new(),
             starts: VecDeque::new(),
-            high: high_priority(),
+            high: IoPrio::HIGH,
+            next_disks: now,
             asking: Asking::new(seq),
             credit_ms: 0,
             messages: 0,
@@ -355,6 +363,10 @@ impl Agent {
     fn scan(&mut self, now: Duration, is_new_urgent: bool) {
         let interval = if self.events.is_ok() { SCAN_WITH_EVENTS } else { SCAN_WITHOUT_EVENTS };
         self.next_scan = now + interval;
+        if now >= self.next_disks {
+            self.next_disks = now + SCHEDULERS_AGAIN;
+            self.high = IoPrio::urgent(&self.options.disks);
+        }
         let mut there = self.proc.processes();
         there.sort_unstable();
         self.processes.retain(|pid, _| there.binary_search(pid).is_ok());
@@ -510,16 +522,4 @@ impl Agent {
 fn at_multiple(time: Duration, interval: Duration) -> Duration {
     let past = time.as_nanos() % interval.as_nanos();
     time.saturating_sub(Duration::from_nanos(u64::try_from(past).unwrap_or(0)))
-}
-
-/// Returns the priority for urgent processes in this guest, by the schedulers of its disks.
-fn high_priority() -> IoPrio {
-    let uses_bfq = || -> Option<bool> {
-        let disks = std::fs::read_dir("/sys/block").ok()?;
-        Some(disks.flatten().any(|disk| {
-            std::fs::read_to_string(disk.path().join("queue/scheduler"))
-                .is_ok_and(|schedulers| schedulers.contains("[bfq]"))
-        }))
-    };
-    if uses_bfq().unwrap_or(false) { IoPrio::FIRST } else { IoPrio::HIGH }
 }

@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "the C library has no function for these two system calls")]
 
 use std::io;
+use std::path::Path;
 
 /// An I/O priority as the kernel codes it: `class << 13 | level`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -13,6 +14,27 @@ impl IoPrio {
     /// Real time, lowest level: before everybody that has no class of its own. A guest whose own
     /// scheduler is BFQ needs it: there any explicit level of best effort ends BFQ's own raising.
     pub(crate) const FIRST: Self = Self(1 << 13 | 7);
+
+    /// Returns the priority for urgent processes of a guest with these disks, such as
+    /// [`DISKS`], by their schedulers.
+    pub(crate) fn urgent(disks: &Path) -> Self {
+        let uses_bfq = std::fs::read_dir(disks).is_ok_and(|disks| {
+            disks.flatten().any(|disk| {
+                std::fs::read_to_string(disk.path().join("queue/scheduler"))
+                    .is_ok_and(|schedulers| schedulers.contains("[bfq]"))
+            })
+        });
+        if uses_bfq { Self::FIRST } else { Self::HIGH }
+    }
+
+    /// Returns what an urgent process gets, for people.
+    pub(crate) fn describe(self) -> &'static str {
+        if self == Self::FIRST {
+            "real time 7, since the guest's own scheduler is bfq"
+        } else {
+            "best effort 0"
+        }
+    }
 
     /// Returns a thread's priority.
     ///
@@ -52,6 +74,9 @@ impl IoPrio {
 }
 
 const WHO_PROCESS: u32 = 1;
+
+/// Where the kernel shows its disks.
+pub(crate) const DISKS: &str = "/sys/block";
 
 #[cfg(test)]
 mod tests {

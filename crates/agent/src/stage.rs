@@ -29,6 +29,18 @@ impl Stage {
         self.0.join("agent.raised")
     }
 
+    /// Where the disks of this stage are.
+    pub(crate) fn disks(&self) -> PathBuf {
+        self.0.join("block")
+    }
+
+    /// Gives a disk a scheduler, as the kernel tells of it.
+    pub(crate) fn scheduler(&self, disk: &str, schedulers: &str) {
+        let queue = self.disks().join(disk).join("queue");
+        fs::create_dir_all(&queue).expect("a directory of ours");
+        fs::write(queue.join("scheduler"), schedulers).expect("a file of ours");
+    }
+
     /// Adds a process of user 7, with its first thread.
     pub(crate) fn process(&self, pid: u32, parent: u32, name: &str) {
         self.thread(pid, pid);

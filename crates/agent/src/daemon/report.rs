@@ -5,7 +5,6 @@ use std::io;
 use evenkeel_wire::agent::Level;
 
 use super::{Agent, Allowed};
-use crate::ioprio::IoPrio;
 use crate::status::{Status, Urgent};
 
 impl Agent {
@@ -69,11 +68,7 @@ impl Agent {
             return "left alone".to_owned();
         }
         let Allowed { once, refused, why } = &self.allowed;
-        let usual = if self.high == IoPrio::FIRST {
-            "real time 7, since the guest's own scheduler is bfq"
-        } else {
-            "best effort 0"
-        };
+        let usual = self.high.describe();
         match (refused, once) {
             (0, _) => usual.to_owned(),
             (_, false) => format!("not allowed: {why} (processes refused: {refused})"),

@@ -5,10 +5,10 @@ use crate::stage::{Sleeper, Stage};
 
 /// An agent that asks nobody for help, and that nobody tells of new programs.
 fn agent(stage: &Stage) -> Agent {
-    let options = Options { way: None, priorities: true, socket: stage.journal() };
+    let (socket, disks) = (stage.journal(), stage.disks());
+    let options = Options { way: None, priorities: true, socket, disks };
     let mut agent = Agent::new(options, stage.proc());
     agent.events = Err("not in a test".to_owned());
-    agent.high = IoPrio::HIGH;
     agent
 }
 
@@ -118,4 +118,19 @@ fn a_player_that_was_marked_by_hand_stays_one_by_any_name_until_it_ends() {
     stage.program(player.id(), 1, "main", 10);
     agent.scan(start + Duration::from_secs(60), false);
     assert_eq!(agent.status().urgent, []);
+}
+
+#[test]
+fn another_scheduler_of_the_guest_is_followed() {
+    let stage = Stage::new("schedulers");
+    stage.scheduler("vda", "none [mq-deadline] bfq\n");
+    stage.scheduler("vdb", "[none]\n");
+    let mut agent = agent(&stage);
+    let mut seen = vec![agent.high];
+    for (schedulers, minutes) in [("none [bfq]\n", 1), ("[none] bfq\n", 2)] {
+        stage.scheduler("vda", schedulers);
+        agent.scan(clock::now() + Duration::from_secs(60 * minutes), true);
+        seen.push(agent.high);
+    }
+    assert_eq!(seen, [IoPrio::HIGH, IoPrio::FIRST, IoPrio::HIGH]);
 }
