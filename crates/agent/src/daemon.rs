@@ -1,6 +1,11 @@
 //! The agent itself: one thread, asleep unless something happens.
 
+mod report;
+#[cfg(test)]
+mod tests;
+
 use std::collections::{HashMap, VecDeque};
+use std::io;
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,10 +18,11 @@ use rustix::event::{PollFd, PollFlags, poll};
 use crate::channel::{Channel, Way};
 use crate::clock;
 use crate::events::{Event, Events};
-use crate::ioprio::{IoPrio, Raised};
+use crate::ioprio::IoPrio;
 use crate::procfs::{Counters, Proc};
+use crate::raised::Raised;
 use crate::signals::Ending;
-use crate::status::{Listener, Reply, Request, Status, Urgent};
+use crate::status::{Listener, Peer, Reply, Request};
 
 /// Programs that one process begins within [`BURST_WINDOW`] beyond this number are a job, such as
 /// a build or a boot, not something that somebody waits for.
@@ -30,8 +36,15 @@ const SCAN_WITH_EVENTS: Duration = Duration::from_secs(10);
 /// How often an urgent process is searched for new threads.
 const THREADS_AGAIN: Duration = Duration::from_millis(100);
 
+/// How often, at most, the schedulers of the disks are looked at.
+const SCHEDULERS_AGAIN: Duration = Duration::from_secs(10);
+
 /// How often a lost connection is tried again.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// Why a process is urgent.
+const AWAKE: &str = "it reads again after a pause";
+const BY_HAND: &str = "it was marked by hand";
 
 /// How the agent runs.
 #[derive(Clone, Debug)]
@@ -41,6 +54,8 @@ pub(crate) struct Options {
     /// Whether I/O priorities are set.
     pub(crate) priorities: bool,
     pub(crate) socket: PathBuf,
+    /// Where the kernel shows its disks, and their schedulers.
+    pub(crate) disks: PathBuf,
 }
 
 /// A process that is watched.
@@ -53,8 +68,28 @@ struct Process {
     watched: Watched,
     reason: &'static str,
     next_look: Duration,
-    /// When its threads were last given the priority.
+    /// When its threads were last given the priority, and whether that was refused.
     raised_at: Duration,
+    is_refused: bool,
+}
+
+/// Why a process is not watched.
+#[derive(Debug)]
+enum Unwatched {
+    /// It is gone, a kernel thread, or the agent itself.
+    Nobody,
+    /// Its counters cannot be read.
+    Unread(io::Error),
+}
+
+/// What became of the priorities that were to be set.
+#[derive(Debug, Default)]
+struct Allowed {
+    /// Whether one was ever set.
+    once: bool,
+    /// Processes for which that was refused, and the last reason.
+    refused: u64,
+    why: String,
 }
 
 struct Agent {
@@ -69,8 +104,13 @@ struct Agent {
     processes: HashMap<u32, Process>,
     /// Latest starts of programs, with the process that began them.
     starts: VecDeque<(Duration, u32)>,
+    /// How many processes the last scan could not watch, and why.
+    unread: Option<(usize, io::Error)>,
     raised: Raised,
+    allowed: Allowed,
     high: IoPrio,
+    /// When the schedulers are looked at again.
+    next_disks: Duration,
     asking: Asking,
     credit_ms: u64,
     messages: u64,
@@ -85,7 +125,7 @@ pub(crate) fn serve(options: &Options) -> anyhow::Result<()> {
     let listener = Listener::bind(&options.socket)
         .with_context(|| format!("cannot listen on {}", options.socket.display()))?;
     let ending = Ending::hold().context("cannot wait for signals")?;
-    let mut agent = Agent::new(options.clone());
+    let mut agent = Agent::new(options.clone(), Proc::new("/proc"));
     loop {
         agent.connect(clock::now());
         let timeout = agent.next_wakeup(clock::now());
@@ -94,7 +134,7 @@ pub(crate) fn serve(options: &Options) -> anyhow::Result<()> {
             return Ok(());
         }
         if ready.listener {
-            listener.serve(|pid, request| agent.answer(clock::now(), pid, request));
+            listener.serve(|peer, request| agent.answer(clock::now(), peer, request));
         }
         agent.turn(clock::now(), ready);
     }
@@ -110,13 +150,19 @@ struct Ready {
 }
 
 impl Agent {
-    fn new(options: Options) -> Self {
+    fn new(options: Options, proc: Proc) -> Self {
         let granularity = clock::granularity();
         let now = clock::now();
         let seq = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        let mut journal = options.socket.clone().into_os_string();
+        journal.push(".raised");
+        let raised = Raised::new(proc.clone(), journal.into());
         let mut agent = Self {
             options,
-            proc: Proc::new("/proc"),
+            unread: None,
+            raised,
+            allowed: Allowed::default(),
+            proc,
             rules: Rules::new(granularity),
             granularity,
             events: Events::subscribe().map_err(|error| error.to_string()),
@@ -125,8 +171,8 @@ impl Agent {
             next_scan: now,
             processes: HashMap::new(),
             starts: VecDeque::new(),
-            raised: Raised::default(),
-            high: high_priority(),
+            high: IoPrio::HIGH,
+            next_disks: now,
             asking: Asking::new(seq),
             credit_ms: 0,
             messages: 0,
@@ -209,6 +255,7 @@ impl Agent {
             self.scan(now, true);
         }
         self.look(now);
+        self.raised.write_down();
         self.ask_host(now);
     }
 
@@ -240,7 +287,10 @@ impl Agent {
         }
         for event in heard {
             match event {
-                Event::Exec { pid } => self.began(now, pid),
+                Event::Exec { pid } => {
+                    // The next scan tells whom nobody can watch.
+                    let _unwatched = self.began(now, pid);
+                }
                 Event::Fork { parent, child } => self.raised.forked(parent, child),
                 Event::Exit { pid } => {
                     self.processes.remove(&pid);
@@ -252,9 +302,8 @@ impl Agent {
     }
 
     /// A process has begun a new program.
-    fn began(&mut self, now: Duration, pid: u32) {
-        let by_hand = self.processes.get(&pid).and_then(|process| process.watched.by_hand());
-        let Some((_, parent)) = self.watch(now, pid) else { return };
+    fn began(&mut self, now: Duration, pid: u32) -> Result<(), Unwatched> {
+        let parent = self.watch(now, pid)?;
         while self.starts.front().is_some_and(|start| start.0 + BURST_WINDOW < now) {
             self.starts.pop_front();
         }
@@ -263,10 +312,10 @@ impl Agent {
         let in_burst = siblings > BURST_PROGRAMS;
         let rules = self.rules;
         if let Some(process) = self.processes.get_mut(&pid) {
-            match by_hand {
+            match process.watched.by_hand() {
                 Some(level) => {
                     process.watched.marked(now, &rules, level);
-                    process.reason = "it was marked by hand";
+                    process.reason = BY_HAND;
                 }
                 None => {
                     process.watched.started(now, &rules, in_burst);
@@ -275,52 +324,76 @@ impl Agent {
             }
             process.next_look = now;
         }
+        Ok(())
     }
 
-    /// Begins to watch a process; returns its number and its parent's, or none for kernel threads,
-    /// ourselves, and those that are gone or not ours to see.
-    fn watch(&mut self, now: Duration, pid: u32) -> Option<(u32, u32)> {
-        if pid == std::process::id() {
-            return None;
-        }
-        let identity = self.proc.identity(pid).filter(|identity| !identity.is_kernel)?;
+    /// Begins to watch a process; returns its parent's number.
+    fn watch(&mut self, now: Duration, pid: u32) -> Result<u32, Unwatched> {
+        let identity = self.proc.identity(pid).filter(|identity| !identity.is_kernel);
+        let identity = identity.filter(|_| pid != std::process::id()).ok_or(Unwatched::Nobody)?;
         let mut counters = self.proc.counters(pid);
-        let bytes = counters.read_bytes()?;
+        let bytes = counters.read_bytes().map_err(|error| {
+            // Who is not allowed to read something knows that it is there.
+            let is_there = error.kind() == io::ErrorKind::PermissionDenied
+                || self.proc.identity(pid).is_some();
+            if is_there { Unwatched::Unread(error) } else { Unwatched::Nobody }
+        })?;
+        // What was asked for by hand holds for the same process, not for one with its number.
+        let known = self.processes.get(&pid).filter(|known| known.started == identity.started);
+        let watched = known.map_or_else(
+            || Watched::new(now, bytes),
+            |known| known.watched.renewed(now, bytes, &self.rules),
+        );
+        let is_by_hand = watched.level() != Level::None;
         let process = Process {
             name: identity.name,
             started: identity.started,
             counters,
-            watched: Watched::new(now, bytes),
-            reason: "it reads again after a pause",
+            watched,
+            reason: if is_by_hand { BY_HAND } else { AWAKE },
             next_look: now,
             raised_at: Duration::ZERO,
+            is_refused: false,
         };
         self.processes.insert(pid, process);
-        Some((pid, identity.parent))
+        Ok(identity.parent)
     }
 
     /// Looks through `/proc` for processes that nobody told of, and forgets those that are gone.
     fn scan(&mut self, now: Duration, is_new_urgent: bool) {
         let interval = if self.events.is_ok() { SCAN_WITH_EVENTS } else { SCAN_WITHOUT_EVENTS };
         self.next_scan = now + interval;
+        if now >= self.next_disks {
+            self.next_disks = now + SCHEDULERS_AGAIN;
+            self.high = IoPrio::urgent(&self.options.disks);
+        }
         let mut there = self.proc.processes();
         there.sort_unstable();
         self.processes.retain(|pid, _| there.binary_search(pid).is_ok());
-        for pid in there {
-            let identity = self.proc.identity(pid);
+        let mut unread: Option<(usize, io::Error)> = None;
+        for &pid in &there {
+            let identity = self.proc.identity(pid).filter(|identity| !identity.is_kernel);
+            let Some(identity) = identity else { continue };
             let known = self.processes.get(&pid);
-            let is_same = known.zip(identity.as_ref()).is_some_and(|(known, identity)| {
-                known.started == identity.started && known.name == identity.name
-            });
-            if is_same || identity.is_none_or(|identity| identity.is_kernel) {
+            if known.is_some_and(|known| known.started != identity.started) {
+                self.raised.forget(pid);
+            } else if known.is_some_and(|known| known.name == identity.name) {
                 continue;
             }
-            if is_new_urgent && self.events.is_err() {
-                self.began(now, pid);
+            // Before it is raised itself: what it has inherited is not its own.
+            self.raised.forked(identity.parent, pid);
+            let watched = if is_new_urgent && self.events.is_err() {
+                self.began(now, pid)
             } else {
-                self.watch(now, pid);
+                self.watch(now, pid).map(|_parent| ())
+            };
+            if let Err(Unwatched::Unread(error)) = watched {
+                let others = unread.map_or(0, |(others, _)| others);
+                unread = Some((others + 1, error));
             }
         }
+        self.unread = unread;
+        self.raised.scanned(&there);
     }
 
     /// Looks at the processes that are due.
@@ -331,7 +404,7 @@ impl Agent {
                 continue;
             }
             let before = process.watched.level();
-            let Some(bytes) = process.counters.read_bytes() else {
+            let Ok(bytes) = process.counters.read_bytes() else {
                 gone.push(pid);
                 continue;
             };
@@ -345,9 +418,11 @@ impl Agent {
                 process.counters.close();
             }
             match level {
-                Level::None => process.reason = "it reads again after a pause",
-                Level::SoftRealTime => process.reason = "it reads at a steady, modest rate",
-                Level::Interactive => {}
+                Level::None => process.reason = AWAKE,
+                Level::SoftRealTime if process.watched.by_hand() != Some(level) => {
+                    process.reason = "it reads at a steady, modest rate";
+                }
+                Level::SoftRealTime | Level::Interactive => {}
             }
             if !self.options.priorities {
                 continue;
@@ -356,7 +431,14 @@ impl Agent {
                 // Again while it lasts: it may have new threads.
                 if before == Level::None || now >= process.raised_at + THREADS_AGAIN {
                     process.raised_at = now;
-                    self.raised.raise(&self.proc, pid, self.high);
+                    let raised = self.raised.raise(pid, self.high);
+                    self.allowed.once |= raised.is_ok() && self.raised.has(pid);
+                    // Once for each process, though it is tried again and again.
+                    self.allowed.refused += u64::from(raised.is_err() && !process.is_refused);
+                    process.is_refused = raised.is_err();
+                    if let Err(error) = raised {
+                        self.allowed.why = error.to_string();
+                    }
                 }
             } else if before != Level::None || self.raised.has(pid) {
                 self.raised.restore(pid);
@@ -364,7 +446,12 @@ impl Agent {
         }
         for pid in gone {
             self.processes.remove(&pid);
-            self.raised.forget(pid);
+            if self.proc.identity(pid).is_some() {
+                // Its counters are no longer ours to see.
+                self.raised.restore(pid);
+            } else {
+                self.raised.forget(pid);
+            }
         }
     }
 
@@ -379,8 +466,14 @@ impl Agent {
             return;
         }
         let level = self.level(now);
-        self.asking.marked = self.options.priorities && self.raised.refused.is_none();
         let processes = &self.processes;
+        if level != Level::None {
+            // If nobody may be marked, all that the guest reads is meant.
+            let mut urgent =
+                processes.values().filter(|process| process.watched.wants(now) == level);
+            self.asking.marked =
+                self.options.priorities && urgent.any(|process| !process.is_refused);
+        }
         let reason = || {
             let urgent = processes.values().find(|process| process.watched.wants(now) == level);
             urgent.map_or_else(String::new, |process| {
@@ -394,69 +487,32 @@ impl Agent {
         }
     }
 
-    fn answer(&mut self, now: Duration, pid: u32, request: Request) -> Reply {
+    fn answer(&mut self, now: Duration, peer: Peer, request: Request) -> Reply {
         match request {
             Request::Status => Reply::Status(Box::new(self.status())),
             Request::Mark { level: Level::None } => {
                 Reply::Refused("a command is interactive or soft-real-time".to_owned())
             }
             Request::Mark { level } => {
-                if self.watch(now, pid).is_none() {
-                    return Reply::Refused(format!("process {pid} cannot be watched"));
+                let pid = peer.pid;
+                if let Err(why) = peer.may_mark(self.proc.owner(pid)) {
+                    return Reply::Refused(why);
+                }
+                if let Err(unwatched) = self.watch(now, pid) {
+                    let why = match unwatched {
+                        Unwatched::Nobody => String::new(),
+                        Unwatched::Unread(error) => format!(": {error}"),
+                    };
+                    return Reply::Refused(format!("process {pid} cannot be watched{why}"));
                 }
                 let rules = self.rules;
                 let process = self.processes.get_mut(&pid).expect("it was inserted above");
                 process.watched.marked(now, &rules, level);
-                process.reason = "it was marked by hand";
+                process.reason = BY_HAND;
                 self.look(now);
                 self.ask_host(now);
                 Reply::Marked
             }
-        }
-    }
-
-    fn status(&self) -> Status {
-        let mut urgent: Vec<Urgent> = self
-            .processes
-            .iter()
-            .filter(|(_, process)| process.watched.level() != Level::None)
-            .map(|(&pid, process)| Urgent {
-                pid,
-                name: process.name.clone(),
-                level: process.watched.level(),
-                reason: process.reason.to_owned(),
-            })
-            .collect();
-        urgent.sort_unstable_by_key(|urgent| urgent.pid);
-        let host = match (&self.options.way, &self.channel) {
-            (None, _) => "help is switched off".to_owned(),
-            (Some(_), Ok(channel)) => channel.name().to_owned(),
-            (Some(_), Err(why)) => why.clone(),
-        };
-        let programs = match &self.events {
-            Ok(_) => "told by the kernel".to_owned(),
-            Err(why) => format!("looked for every 100 ms; the kernel does not tell: {why}"),
-        };
-        let priorities = match (&self.raised.refused, self.options.priorities) {
-            (_, false) => "left alone".to_owned(),
-            (Some(why), true) => format!("not allowed: {why}"),
-            (None, true) if self.high == IoPrio::FIRST => {
-                "real time 7, since the guest's own scheduler is bfq".to_owned()
-            }
-            (None, true) => "best effort 0".to_owned(),
-        };
-        Status {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            host,
-            connected: self.channel.is_ok(),
-            granted: self.asking.granted,
-            credit_ms: self.credit_ms,
-            messages: self.messages,
-            programs,
-            priorities,
-            clock_granularity_us: u64::try_from(self.granularity.as_micros()).unwrap_or(u64::MAX),
-            processes: self.processes.len(),
-            urgent,
         }
     }
 }
@@ -466,16 +522,4 @@ impl Agent {
 fn at_multiple(time: Duration, interval: Duration) -> Duration {
     let past = time.as_nanos() % interval.as_nanos();
     time.saturating_sub(Duration::from_nanos(u64::try_from(past).unwrap_or(0)))
-}
-
-/// Returns the priority for urgent processes in this guest, by the schedulers of its disks.
-fn high_priority() -> IoPrio {
-    let uses_bfq = || -> Option<bool> {
-        let disks = std::fs::read_dir("/sys/block").ok()?;
-        Some(disks.flatten().any(|disk| {
-            std::fs::read_to_string(disk.path().join("queue/scheduler"))
-                .is_ok_and(|schedulers| schedulers.contains("[bfq]"))
-        }))
-    };
-    if uses_bfq().unwrap_or(false) { IoPrio::FIRST } else { IoPrio::HIGH }
 }

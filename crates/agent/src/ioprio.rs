@@ -1,10 +1,8 @@
-//! I/O priorities of processes: set while they are urgent, restored afterwards.
+//! I/O priorities of threads, as the kernel knows them.
 #![expect(unsafe_code, reason = "the C library has no function for these two system calls")]
 
-use std::collections::HashMap;
 use std::io;
-
-use crate::procfs::Proc;
+use std::path::Path;
 
 /// An I/O priority as the kernel codes it: `class << 13 | level`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -17,15 +15,49 @@ impl IoPrio {
     /// scheduler is BFQ needs it: there any explicit level of best effort ends BFQ's own raising.
     pub(crate) const FIRST: Self = Self(1 << 13 | 7);
 
+    /// Returns the priority for urgent processes of a guest with these disks, such as
+    /// [`DISKS`], by their schedulers.
+    pub(crate) fn urgent(disks: &Path) -> Self {
+        let uses_bfq = std::fs::read_dir(disks).is_ok_and(|disks| {
+            disks.flatten().any(|disk| {
+                std::fs::read_to_string(disk.path().join("queue/scheduler"))
+                    .is_ok_and(|schedulers| schedulers.contains("[bfq]"))
+            })
+        });
+        if uses_bfq { Self::FIRST } else { Self::HIGH }
+    }
+
+    /// Returns what an urgent process gets, for people.
+    pub(crate) fn describe(self) -> &'static str {
+        if self == Self::FIRST {
+            "real time 7, since the guest's own scheduler is bfq"
+        } else {
+            "best effort 0"
+        }
+    }
+
     /// Returns a thread's priority.
     ///
     /// # Errors
     ///
     /// `ESRCH` if it is gone.
-    fn of(thread: u32) -> io::Result<Self> {
+    pub(crate) fn of(thread: u32) -> io::Result<Self> {
         // SAFETY: the call takes numbers only.
         let value = unsafe { libc::syscall(libc::SYS_ioprio_get, WHO_PROCESS, thread) };
-        u16::try_from(value).map(Self).map_err(|_negative| io::Error::last_os_error())
+        u16::try_from(value).map(Self::told).map_err(|_negative| io::Error::last_os_error())
+    }
+
+    /// Reads what the kernel tells. Before Linux 6.0 that is level 4 of no class for who has none,
+    /// which it does not take back: no class has no levels.
+    fn told(value: u16) -> Self {
+        if value >> 13 == 0 { Self(0) } else { Self(value) }
+    }
+
+    /// Returns whether nobody has asked for this priority: none at all, or best effort in the
+    /// middle, as it follows from an ordinary nice value.
+    pub(crate) fn is_ordinary(self) -> bool {
+        let (class, level) = (self.0 >> 13, self.0 & 0x1fff);
+        class == 0 || (class == 2 && level == 4)
     }
 
     /// Sets a thread's priority.
@@ -43,146 +75,23 @@ impl IoPrio {
 
 const WHO_PROCESS: u32 = 1;
 
-/// The threads whose priority was changed, by number, with what they had before.
-#[derive(Debug, Default)]
-pub(crate) struct Raised {
-    threads: HashMap<u32, Thread>,
-    /// Why the last change failed, until one succeeds.
-    pub(crate) refused: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Thread {
-    process: u32,
-    before: IoPrio,
-    now: IoPrio,
-}
-
-impl Raised {
-    /// Gives all threads of a process this priority. Those that somebody has given an explicit
-    /// priority better than the default keep it.
-    pub(crate) fn raise(&mut self, proc: &Proc, process: u32, to: IoPrio) {
-        for id in proc.threads(process) {
-            match self.threads.get(&id) {
-                Some(thread) if thread.now == to => continue,
-                Some(_) => {}
-                None => {
-                    let Ok(before) = IoPrio::of(id) else { continue };
-                    if !is_ordinary(before) {
-                        continue;
-                    }
-                    self.threads.insert(id, Thread { process, before, now: to });
-                }
-            }
-            match to.set(id) {
-                Ok(()) => {
-                    self.refused = None;
-                    self.threads.entry(id).and_modify(|thread| thread.now = to);
-                }
-                Err(error) => {
-                    self.threads.remove(&id);
-                    if error.raw_os_error() != Some(libc::ESRCH) {
-                        self.refused = Some(error.to_string());
-                    }
-                }
-            }
-        }
-    }
-
-    /// Takes note that a process was forked: the child has inherited the priority.
-    pub(crate) fn forked(&mut self, parent: u32, child: u32) {
-        let inherited = self.threads.values().find(|thread| thread.process == parent).copied();
-        if let Some(thread) = inherited {
-            self.threads.insert(child, Thread { process: child, ..thread });
-        }
-    }
-
-    /// Gives the threads of a process back what they had, unless somebody has changed it since.
-    pub(crate) fn restore(&mut self, process: u32) {
-        self.threads.retain(|&id, thread| {
-            if thread.process != process {
-                return true;
-            }
-            give_back(id, *thread);
-            false
-        });
-    }
-
-    /// Forgets a process that has ended; its numbers may be somebody else's soon.
-    pub(crate) fn forget(&mut self, process: u32) {
-        self.threads.retain(|_, thread| thread.process != process);
-    }
-
-    /// Returns whether a process has been raised.
-    pub(crate) fn has(&self, process: u32) -> bool {
-        self.threads.values().any(|thread| thread.process == process)
-    }
-}
-
-impl Drop for Raised {
-    fn drop(&mut self) {
-        for (&id, &thread) in &self.threads {
-            give_back(id, thread);
-        }
-    }
-}
-
-fn give_back(id: u32, thread: Thread) {
-    if IoPrio::of(id).is_ok_and(|now| now == thread.now) {
-        let _gone = thread.before.set(id);
-    }
-}
-
-/// Returns whether nobody has asked for this priority: none at all, or best effort in the middle,
-/// as it follows from an ordinary nice value.
-fn is_ordinary(prio: IoPrio) -> bool {
-    let (class, level) = (prio.0 >> 13, prio.0 & 0x1fff);
-    class == 0 || (class == 2 && level == 4)
-}
+/// Where the kernel shows its disks.
+pub(crate) const DISKS: &str = "/sys/block";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Runs `test` on a thread of its own, with its number: priorities belong to threads.
-    fn on_a_thread(test: impl FnOnce(u32) + Send + 'static) {
-        let thread = std::thread::spawn(|| {
-            let id = u32::try_from(rustix::thread::gettid().as_raw_nonzero().get());
-            test(id.expect("threads have positive numbers"));
-        });
-        thread.join().expect("the test passed");
-    }
-
-    #[test]
-    fn a_priority_is_set_and_given_back() {
-        on_a_thread(|id| {
-            let before = IoPrio::of(id).expect("it runs");
-            let mut raised = Raised::default();
-            let thread = Thread { process: id, before, now: IoPrio::HIGH };
-            IoPrio::HIGH.set(id).expect("best effort is allowed");
-            raised.threads.insert(id, thread);
-            assert_eq!(IoPrio::of(id).expect("it runs"), IoPrio::HIGH);
-            raised.restore(id);
-            assert_eq!(IoPrio::of(id).expect("it runs"), before);
-            assert!(!raised.has(id));
-        });
-    }
-
-    #[test]
-    fn what_somebody_else_has_set_is_not_touched() {
-        on_a_thread(|id| {
-            let own = IoPrio(2 << 13 | 6);
-            own.set(id).expect("best effort is allowed");
-            let thread = Thread { process: id, before: IoPrio(0), now: IoPrio::HIGH };
-            give_back(id, thread);
-            assert_eq!(IoPrio::of(id).expect("it runs"), own);
-        });
-    }
-
     #[test]
     fn only_ordinary_priorities_are_changed() {
-        assert!(is_ordinary(IoPrio(0)) && is_ordinary(IoPrio(2 << 13 | 4)));
-        assert!(!is_ordinary(IoPrio(3 << 13)) && !is_ordinary(IoPrio(2 << 13 | 6)));
-        assert!(!is_ordinary(IoPrio::FIRST));
+        assert!(IoPrio(0).is_ordinary() && IoPrio(2 << 13 | 4).is_ordinary());
+        assert!(!IoPrio(3 << 13).is_ordinary() && !IoPrio(2 << 13 | 6).is_ordinary());
+        assert!(!IoPrio::FIRST.is_ordinary());
+    }
+
+    #[test]
+    fn what_an_old_kernel_tells_of_no_class_can_be_given_back() {
+        assert_eq!(IoPrio::told(4), IoPrio(0));
+        assert_eq!(IoPrio::told(2 << 13 | 4), IoPrio(2 << 13 | 4));
     }
 }

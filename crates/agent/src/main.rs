@@ -6,13 +6,17 @@ mod clock;
 mod daemon;
 mod events;
 mod ioprio;
+mod journal;
 mod procfs;
+mod raised;
 mod signals;
+#[cfg(test)]
+mod stage;
 mod status;
 
 use std::io::{self, Write as _};
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::Context as _;
@@ -20,6 +24,7 @@ use clap::{Parser, Subcommand};
 use evenkeel_wire::agent::Level;
 
 use crate::channel::Way;
+use crate::ioprio::{DISKS, IoPrio};
 use crate::status::{DEFAULT_SOCKET, Reply, Request};
 
 /// Notices applications that need urgent service in this guest, and tells the host
@@ -87,6 +92,7 @@ fn run(args: Args) -> anyhow::Result<()> {
                 way: (!no_help).then_some(way),
                 priorities: !no_priority,
                 socket: args.socket,
+                disks: DISKS.into(),
             };
             daemon::serve(&options)
         }
@@ -97,13 +103,11 @@ fn run(args: Args) -> anyhow::Result<()> {
                 Ok(Reply::Refused(why)) => eprintln!("evenkeel-agent: not marked: {why}"),
                 Ok(Reply::Status(_)) => anyhow::bail!("the agent answered another question"),
                 Err(error) => {
+                    let what = mark_oneself(Path::new(DISKS), |prio| prio.set(0));
                     eprintln!(
-                        "evenkeel-agent: no agent on {} ({error}); only the priority is set",
+                        "evenkeel-agent: no agent on {} ({error}); {what}",
                         args.socket.display()
                     );
-                    if let Err(error) = ioprio::IoPrio::HIGH.set(0) {
-                        eprintln!("evenkeel-agent: nor that: {error}");
-                    }
                 }
             }
             let error = Command::new(&command[0]).args(&command[1..]).exec();
@@ -125,5 +129,42 @@ fn run(args: Args) -> anyhow::Result<()> {
             }
             Ok(())
         }
+    }
+}
+
+/// Sets the priority that the agent would set; returns what to tell of it.
+fn mark_oneself(disks: &Path, set: impl FnOnce(IoPrio) -> io::Result<()>) -> String {
+    let prio = IoPrio::urgent(disks);
+    match set(prio) {
+        Ok(()) => format!("only the priority is set: {}", prio.describe()),
+        Err(error) => format!("the priority stays as it was: not {}: {error}", prio.describe()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stage::Stage;
+
+    #[test]
+    fn without_an_agent_a_command_gets_the_priority_that_its_guest_needs() {
+        let stage = Stage::new("alone");
+        let mut set = None;
+        let mut mark = || {
+            mark_oneself(&stage.disks(), |prio| {
+                set = Some(prio);
+                Ok(())
+            })
+        };
+        assert_eq!(mark(), "only the priority is set: best effort 0");
+        stage.scheduler("vda", "none [bfq]\n");
+        mark();
+        assert_eq!(set, Some(IoPrio::FIRST));
+        let refused = mark_oneself(&stage.disks(), |_| Err(io::ErrorKind::PermissionDenied.into()));
+        assert_eq!(
+            refused,
+            "the priority stays as it was: not real time 7, since the guest's own scheduler is \
+             bfq: permission denied"
+        );
     }
 }

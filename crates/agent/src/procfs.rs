@@ -1,6 +1,7 @@
 //! `/proc`, read with care: processes come and go while one looks.
 
 use std::fs::{self, File};
+use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
@@ -37,6 +38,20 @@ impl Proc {
         numbers(&self.0.join(pid.to_string()).join("task"))
     }
 
+    /// Returns the user as whom a process acts; `None` if it is gone.
+    pub(crate) fn owner(&self, pid: u32) -> Option<u32> {
+        // The owner of the directory is root if the process hides its memory from its own user.
+        let status = read(&self.0.join(pid.to_string()).join("status"))?;
+        let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+        users.split_ascii_whitespace().nth(1)?.parse().ok()
+    }
+
+    /// Returns when a thread was started, in ticks since boot; `None` if it is gone.
+    pub(crate) fn started(&self, pid: u32, thread: u32) -> Option<u64> {
+        let stat = read(&self.0.join(format!("{pid}/task/{thread}/stat")))?;
+        fields(&stat)?.nth(STARTED)?.parse().ok()
+    }
+
     /// Returns the counters of a process; whether it exists shows when they are read.
     pub(crate) fn counters(&self, pid: u32) -> Counters {
         Counters { dir: self.0.join(pid.to_string()), io: None, stat: None }
@@ -59,19 +74,23 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Returns how many bytes the process has read from disks, its ended threads included; `None`
-    /// if it is gone or not ours to see.
-    pub(crate) fn read_bytes(&mut self) -> Option<u64> {
+    /// Returns how many bytes the process has read from disks, its ended threads included.
+    ///
+    /// # Errors
+    ///
+    /// It is gone or not ours to see, or the kernel does not count.
+    pub(crate) fn read_bytes(&mut self) -> io::Result<u64> {
         let text = read_kept(&mut self.io, &self.dir, "io")?;
-        let line = text.lines().find_map(|line| line.strip_prefix("read_bytes: "))?;
-        line.trim().parse().ok()
+        let line = text.lines().find_map(|line| line.strip_prefix("read_bytes: "));
+        let bytes = line.and_then(|line| line.trim().parse().ok());
+        bytes.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     /// Returns whether a thread of the process waits for a disk, or for something else that nothing
     /// interrupts.
     pub(crate) fn is_held_up(&mut self) -> bool {
-        let Some((is_leader_held_up, threads)) = read_kept(&mut self.stat, &self.dir, "stat")
-            .and_then(|text| {
+        let Some((is_leader_held_up, threads)) =
+            read_kept(&mut self.stat, &self.dir, "stat").ok().and_then(|text| {
                 let mut fields = fields(&text)?;
                 Some((fields.next()? == HELD_UP, fields.nth(THREADS - 1)?.to_owned()))
             })
@@ -98,29 +117,30 @@ const KEPT: i32 = 512;
 
 /// The state of a thread that waits for a disk.
 const HELD_UP: &str = "D";
-/// Where in `stat`, counted from the state, the number of threads is.
+/// Where in `stat`, counted from the state, the number of threads is, and when it was started.
 const THREADS: usize = 17;
+const STARTED: usize = 19;
 
 /// Reads a small file of `/proc`, which is whole in one read.
 fn read(path: &Path) -> Option<String> {
-    read_whole(&File::open(path).ok()?)
+    read_whole(&File::open(path).ok()?).ok()
 }
 
 /// The same for a file that may be open already, and stays open if there is room.
-fn read_kept(kept: &mut Option<File>, dir: &Path, name: &str) -> Option<String> {
+fn read_kept(kept: &mut Option<File>, dir: &Path, name: &str) -> io::Result<String> {
     if let Some(file) = kept {
         return read_whole(file);
     }
-    let file = File::open(dir.join(name)).ok()?;
+    let file = File::open(dir.join(name))?;
     let text = read_whole(&file);
     *kept = Some(file).filter(|file| file.as_raw_fd() < KEPT);
     text
 }
 
-fn read_whole(file: &File) -> Option<String> {
+fn read_whole(file: &File) -> io::Result<String> {
     let mut text = [0; 2048];
-    let length = file.read_at(&mut text, 0).ok()?;
-    Some(String::from_utf8_lossy(&text[..length]).into_owned())
+    let length = file.read_at(&mut text, 0)?;
+    Ok(String::from_utf8_lossy(&text[..length]).into_owned())
 }
 
 fn numbers(dir: &Path) -> Vec<u32> {
@@ -145,7 +165,7 @@ fn parse_stat(text: &str) -> Option<Identity> {
         name,
         parent: fields.get(1)?.parse().ok()?,
         is_kernel: flags & KERNEL_THREAD != 0,
-        started: fields.get(19)?.parse().ok()?,
+        started: fields.get(STARTED)?.parse().ok()?,
     })
 }
 
@@ -181,6 +201,8 @@ mod tests {
         assert!(proc.threads(pid).contains(&pid));
         let identity = proc.identity(pid).expect("it runs");
         assert!(!identity.is_kernel && identity.parent > 0);
+        assert_eq!(proc.started(pid, pid), Some(identity.started));
+        assert_eq!(proc.owner(pid), Some(rustix::process::geteuid().as_raw()));
     }
 
     #[test]
@@ -195,14 +217,14 @@ mod tests {
         });
         assert!(sleeps_soon, "it has nothing else to do");
         for _ in 0..2 {
-            assert!(counters.read_bytes().is_some());
+            counters.read_bytes().expect("it runs");
             assert!(!counters.is_held_up(), "it sleeps");
             assert!(counters.io.is_some() && counters.stat.is_some(), "they stay open");
         }
         counters.close();
-        assert!(counters.read_bytes().is_some(), "opened again");
+        counters.read_bytes().expect("opened again");
         child.kill().expect("it is ours");
         child.wait().expect("it is ours");
-        assert_eq!((counters.read_bytes(), counters.is_held_up()), (None, false));
+        assert_eq!((counters.read_bytes().ok(), counters.is_held_up()), (None, false));
     }
 }

@@ -1,14 +1,15 @@
 //! What the agent tells people, and what other programs of the guest may ask of it.
 //!
 //! A Unix socket; each connection carries one line of JSON in and one out. Who asks is known from
-//! the socket itself, so nobody can mark a process of somebody else.
+//! the socket itself; but a number may be somebody else's by then, and a process may have changed its
+//! user, so who is not root marks processes of his own only.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use evenkeel_wire::agent::Level;
 use serde::{Deserialize, Serialize};
@@ -16,8 +17,38 @@ use serde::{Deserialize, Serialize};
 /// Where the socket is unless told.
 pub(crate) const DEFAULT_SOCKET: &str = "/run/evenkeel-agent.sock";
 
-/// How long somebody who connects may take; the agent does nothing else meanwhile.
+/// How long those who connect may take in a turn, and how many are answered in one; the agent does
+/// nothing else meanwhile.
 const PATIENCE: Duration = Duration::from_millis(20);
+const ANSWERS: usize = 4;
+
+/// The longest question.
+const QUESTION_MAX: usize = 1024;
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Peer {
+    pub(crate) pid: u32,
+    pub(crate) uid: u32,
+}
+
+impl Peer {
+    /// Says whether he may mark himself, being a process of the user `owner` by now.
+    ///
+    /// # Errors
+    ///
+    /// Why not.
+    pub(crate) fn may_mark(self, owner: Option<u32>) -> Result<(), String> {
+        let Self { pid, uid } = self;
+        match owner {
+            Some(owner) if owner != uid && uid != 0 => {
+                Err(format!("process {pid} belongs to user {owner}, and user {uid} asks"))
+            }
+            Some(_) => Ok(()),
+            None => Err(format!("process {pid} is gone")),
+        }
+    }
+}
 
 /// A question.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -58,8 +89,14 @@ pub(crate) struct Status {
     pub(crate) messages: u64,
     /// How new programs are noticed.
     pub(crate) programs: String,
+    /// Whose counters of what they read can be read.
+    #[serde(default)]
+    pub(crate) counters: String,
     /// How priorities are set, or why they are not.
     pub(crate) priorities: String,
+    /// Where it is written down what must be put back, or why it is not.
+    #[serde(default)]
+    pub(crate) undo: String,
     /// The guest's clock tells times apart by this, in µs.
     pub(crate) clock_granularity_us: u64,
     /// Processes watched.
@@ -105,11 +142,17 @@ impl Listener {
         Ok(Self { socket, path: path.to_owned() })
     }
 
-    /// Answers everybody who has connected; `answer` gets the process that asks.
-    pub(crate) fn serve(&self, mut answer: impl FnMut(u32, Request) -> Reply) {
-        while let Ok((stream, _)) = self.socket.accept() {
+    /// Answers those who have connected first; the others wait for the next turn, so that nobody
+    /// stops the agent by connecting. `answer` gets who asks.
+    pub(crate) fn serve(&self, mut answer: impl FnMut(Peer, Request) -> Reply) {
+        let deadline = Instant::now() + PATIENCE;
+        for _ in 0..ANSWERS {
+            let Ok((stream, _)) = self.socket.accept() else { return };
             // Who asks nonsense, or leaves, does so at his own cost.
-            let _answered = serve_one(&stream, &mut answer);
+            let _answered = serve_one(&stream, deadline, &mut answer);
+            if Instant::now() >= deadline {
+                return;
+            }
         }
     }
 }
@@ -128,22 +171,40 @@ impl Drop for Listener {
 
 fn serve_one(
     mut stream: &UnixStream,
-    answer: &mut impl FnMut(u32, Request) -> Reply,
+    deadline: Instant,
+    answer: &mut impl FnMut(Peer, Request) -> Reply,
 ) -> io::Result<()> {
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let peer = rustix::net::sockopt::socket_peercred(stream)?;
     let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).map_err(io::Error::other)?;
-    let mut line = String::new();
-    BufReader::new(stream.take(1024)).read_line(&mut line)?;
-    let reply = match serde_json::from_str(&line) {
-        Ok(request) => answer(pid, request),
+    let line = read_line(stream, deadline)?;
+    let reply = match serde_json::from_slice(&line) {
+        Ok(request) => answer(Peer { pid, uid: peer.uid.as_raw() }, request),
         Err(error) => Reply::Refused(error.to_string()),
     };
     let mut text = serde_json::to_string(&reply)?;
     text.push('\n');
     stream.write_all(text.as_bytes())
+}
+
+/// Reads a line, however slowly it comes, until `deadline`.
+fn read_line(mut stream: &UnixStream, deadline: Instant) -> io::Result<Vec<u8>> {
+    let mut line = Vec::new();
+    let mut piece = [0; QUESTION_MAX];
+    loop {
+        // What is there already is read even if the time is over.
+        let left = deadline.saturating_duration_since(Instant::now());
+        stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+        let length = stream.read(&mut piece)?;
+        line.extend(&piece[..length]);
+        if length == 0 || line.contains(&b'\n') || line.len() >= QUESTION_MAX {
+            return Ok(line);
+        }
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+    }
 }
 
 /// Asks the agent at `path`.
@@ -172,7 +233,9 @@ pub(crate) fn print(status: &Status, out: &mut impl io::Write) -> io::Result<()>
         status.granted, status.credit_ms
     )?;
     writeln!(out, "programs    {}", status.programs)?;
+    writeln!(out, "counters    {}", status.counters)?;
     writeln!(out, "priorities  {}", status.priorities)?;
+    writeln!(out, "undo        {}", status.undo)?;
     writeln!(out, "clock       tells {} us apart", status.clock_granularity_us)?;
     writeln!(out, "processes   {} watched, {} urgent", status.processes, status.urgent.len())?;
     for urgent in &status.urgent {
@@ -200,14 +263,15 @@ mod tests {
         });
         let mut asked = None;
         while asked.is_none() {
-            listener.serve(|pid, request| {
-                asked = Some((pid, request));
+            listener.serve(|peer, request| {
+                asked = Some((peer, request));
                 Reply::Marked
             });
             std::thread::yield_now();
         }
         let request = Request::Mark { level: Level::Interactive };
-        assert_eq!(asked, Some((std::process::id(), request)));
+        let uid = rustix::process::geteuid().as_raw();
+        assert_eq!(asked, Some((Peer { pid: std::process::id(), uid }, request)));
         assert_eq!(asker.join().expect("no panic").expect("an answer"), Reply::Marked);
         drop(listener);
         assert!(!path.exists());
@@ -235,5 +299,53 @@ mod tests {
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line).expect("an answer");
         assert!(line.contains("refused"), "{line}");
+    }
+
+    #[test]
+    fn those_who_connect_all_the_time_are_answered_a_few_in_a_turn() {
+        let path = socket("many");
+        let listener = Listener::bind(&path).expect("a free path");
+        let mut streams = Vec::new();
+        for _ in 0..3 * ANSWERS {
+            let mut stream = UnixStream::connect(&path).expect("it listens");
+            stream.write_all(b"\"status\"\n").expect("room");
+            streams.push(stream);
+        }
+        let mut turns = Vec::new();
+        while turns.iter().sum::<usize>() < streams.len() {
+            let mut answered = 0;
+            listener.serve(|_, _| {
+                answered += 1;
+                Reply::Marked
+            });
+            turns.push(answered);
+        }
+        assert!(turns.iter().all(|&answered| answered <= ANSWERS), "{turns:?}");
+    }
+
+    #[test]
+    fn who_says_nothing_costs_one_turn_and_nobody_elses_answer() {
+        let path = socket("silent");
+        let listener = Listener::bind(&path).expect("a free path");
+        let _silent = UnixStream::connect(&path).expect("it listens");
+        let mut asker = UnixStream::connect(&path).expect("it listens");
+        asker.write_all(b"\"status\"\n").expect("room");
+        listener.serve(|_, _| unreachable!("the time of this turn is over"));
+        let mut answered = false;
+        listener.serve(|_, _| {
+            answered = true;
+            Reply::Marked
+        });
+        assert!(answered);
+    }
+
+    #[test]
+    fn only_root_marks_processes_of_others() {
+        let peer = |uid| Peer { pid: 42, uid };
+        assert_eq!(peer(1000).may_mark(Some(1000)), Ok(()));
+        assert_eq!(peer(0).may_mark(Some(1000)), Ok(()));
+        let why = "process 42 belongs to user 0, and user 1000 asks";
+        assert_eq!(peer(1000).may_mark(Some(0)), Err(why.to_owned()));
+        assert_eq!(peer(1000).may_mark(None), Err("process 42 is gone".to_owned()));
     }
 }

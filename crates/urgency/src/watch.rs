@@ -9,7 +9,8 @@
 //!   greedy reader would make. A batch is all that it reads until it pauses: however often it waits
 //!   for the disk meanwhile.
 //!
-//! Both are bounded in time and in bytes, so a wrong guess costs little.
+//! Both are bounded in time and in bytes, so a wrong guess costs little. Who is marked as a player by
+//! hand is no guess, and stays one: the host's credit bounds what that costs.
 //!
 //! Source: P. Valente and A. Avanzini, "Evolution of the BFQ Storage-I/O Scheduler", 2015; the
 //! guard against coarse clocks is that of deliverable D3.6 of the vIrtical project, section 3.2.
@@ -128,11 +129,27 @@ impl Watched {
         }
     }
 
-    /// Says that somebody wants the process, and the program that it becomes, to be urgent.
+    /// Says that somebody wants the process, and the program that it becomes, to be urgent: like one
+    /// that starts, or as a player for as long as it lives.
     pub fn marked(&mut self, now: Duration, rules: &Rules, level: Level) {
         self.raise(now, rules);
         self.level = level;
         self.by_hand = Some(level);
+        if self.is_player_by_hand() {
+            self.until = Duration::MAX;
+            self.last_byte = u64::MAX;
+        }
+    }
+
+    /// Begins anew with a process that goes on as another program, or by another name, and has read
+    /// `bytes` so far: only what was asked for by hand still holds.
+    #[must_use]
+    pub fn renewed(&self, now: Duration, bytes: u64, rules: &Rules) -> Self {
+        let mut renewed = Self { by_hand: self.by_hand, ..Self::new(now, bytes) };
+        if self.is_player_by_hand() {
+            renewed.marked(now, rules, Level::SoftRealTime);
+        }
+        renewed
     }
 
     /// Looks at its counter; returns what is urgent now.
@@ -213,6 +230,10 @@ impl Watched {
         }
     }
 
+    fn is_player_by_hand(&self) -> bool {
+        self.by_hand == Some(Level::SoftRealTime)
+    }
+
     fn raise(&mut self, now: Duration, rules: &Rules) {
         self.active = now;
         self.level = Level::Interactive;
@@ -243,7 +264,8 @@ impl Watched {
         *batch = Batches { began: Some(now), bytes: read, good };
         // A program that starts reads in batches, too, and has more time as what it is.
         let starts = self.level == Level::Interactive && now < self.until;
-        if good >= rules.soft_batches && !self.in_burst && !starts {
+        let may_play = !self.in_burst && !starts && !self.is_player_by_hand();
+        if good >= rules.soft_batches && may_play {
             self.play(now, rules);
         }
     }
@@ -432,6 +454,31 @@ mod tests {
             let expected = if look < 20 { Level::Interactive } else { Level::SoftRealTime };
             assert_eq!(level, expected, "{look}");
         }
+    }
+
+    #[test]
+    fn a_player_that_was_marked_by_hand_stays_one_whatever_it_does() {
+        let mut watched = Watched::new(START, 0);
+        watched.marked(START, &rules(), Level::SoftRealTime);
+        let levels = run(&mut watched, START, 600, |_| 10_000_000);
+        assert!(levels.iter().all(|&level| level == Level::SoftRealTime));
+        // It is found to play, too, and pauses then.
+        assert_eq!(play(&mut watched, START + 12_000 * MS, 20, 6), Level::SoftRealTime);
+        let later = START + Duration::from_secs(3600);
+        assert_eq!(watched.look(later, watched.bytes, &rules()), Level::SoftRealTime);
+        assert_eq!(watched.wants(later), Level::None, "and costs nothing meanwhile");
+        let renewed = watched.renewed(later, 0, &rules());
+        assert_eq!((renewed.level(), renewed.until), (Level::SoftRealTime, Duration::MAX));
+    }
+
+    #[test]
+    fn who_was_marked_as_interactive_is_until_his_time_is_over() {
+        let mut watched = Watched::new(START, 0);
+        watched.marked(START, &rules(), Level::Interactive);
+        assert_eq!(watched.look(START + 9_999 * MS, 0, &rules()), Level::Interactive);
+        assert_eq!(watched.look(START + 10_000 * MS, 0, &rules()), Level::None);
+        let renewed = watched.renewed(START, 0, &rules());
+        assert_eq!((renewed.level(), renewed.by_hand()), (Level::None, Some(Level::Interactive)));
     }
 
     #[test]

@@ -1,0 +1,136 @@
+//! The agent beside processes of its own.
+
+use super::*;
+use crate::stage::{Sleeper, Stage};
+
+/// An agent that asks nobody for help, and that nobody tells of new programs.
+fn agent(stage: &Stage) -> Agent {
+    let (socket, disks) = (stage.journal(), stage.disks());
+    let options = Options { way: None, priorities: true, socket, disks };
+    let mut agent = Agent::new(options, stage.proc());
+    agent.events = Err("not in a test".to_owned());
+    agent
+}
+
+#[test]
+fn what_a_child_inherits_is_given_back_though_nobody_tells_of_forks() {
+    let (stage, parent) = (Stage::new("forks"), Sleeper::new());
+    let mut agent = agent(&stage);
+    let start = clock::now();
+    stage.process(parent.id(), 1, "parent");
+    agent.scan(start, true);
+    agent.look(start);
+    assert_eq!(IoPrio::of(parent.id()).expect("it runs"), IoPrio::HIGH);
+    let child = parent.beget();
+    stage.process(child.id(), parent.id(), "child");
+    agent.scan(start, true);
+    agent.look(start + Duration::from_secs(1));
+    agent.look(start + Duration::from_secs(20));
+    for sleeper in [&parent, &child] {
+        assert_eq!(IoPrio::of(sleeper.id()).expect("it runs"), IoPrio(0));
+    }
+}
+
+#[test]
+fn whom_nobody_can_watch_is_told_of() {
+    let (stage, seen, unseen) = (Stage::new("unseen"), Sleeper::new(), Sleeper::new());
+    let mut agent = agent(&stage);
+    stage.process(seen.id(), 1, "seen");
+    agent.scan(clock::now(), true);
+    assert_eq!(agent.status().counters, "all are read");
+    stage.process(unseen.id(), 1, "unseen");
+    stage.uncounted(unseen.id());
+    for _ in 0..2 {
+        agent.scan(clock::now(), true);
+        let counters = agent.status().counters;
+        assert!(
+            counters.starts_with("processes not to be read, nor helped: 1, last: "),
+            "{counters}"
+        );
+    }
+    let peer = Peer { pid: unseen.id(), uid: 7 };
+    let mark = Request::Mark { level: Level::Interactive };
+    let Reply::Refused(why) = agent.answer(clock::now(), peer, mark) else {
+        panic!("it cannot be watched");
+    };
+    assert!(why.contains("cannot be watched: "), "{why}");
+    stage.exited(unseen.id());
+    agent.scan(clock::now(), true);
+    assert_eq!(agent.status().counters, "all are read");
+}
+
+#[test]
+fn a_refused_priority_is_told_of_until_the_end() {
+    let (stage, first, second) = (Stage::new("refused"), Sleeper::new(), Sleeper::new());
+    let mut agent = agent(&stage);
+    // There is no such class.
+    agent.high = IoPrio(5 << 13);
+    let start = clock::now();
+    stage.process(first.id(), 1, "first");
+    agent.scan(start, true);
+    for tenths in 0..20 {
+        agent.look(start + Duration::from_millis(100 * tenths));
+    }
+    let why = "Invalid argument (os error 22)";
+    assert_eq!(agent.status().priorities, format!("not allowed: {why} (processes refused: 1)"));
+    agent.high = IoPrio::HIGH;
+    stage.process(second.id(), 1, "second");
+    agent.scan(start, true);
+    agent.look(start + Duration::from_secs(3));
+    let expected = format!("best effort 0; processes refused: 1, last: {why}");
+    assert_eq!(agent.status().priorities, expected);
+}
+
+#[test]
+fn who_is_not_root_marks_processes_of_his_own() {
+    let (stage, process) = (Stage::new("owner"), Sleeper::new());
+    let mut agent = agent(&stage);
+    stage.process(process.id(), 1, "process");
+    let mut mark = |uid| {
+        let peer = Peer { pid: process.id(), uid };
+        agent.answer(clock::now(), peer, Request::Mark { level: Level::Interactive })
+    };
+    let why = format!("process {} belongs to user 7, and user 8 asks", process.id());
+    assert_eq!(mark(8), Reply::Refused(why));
+    assert_eq!([mark(7), mark(0)], [Reply::Marked, Reply::Marked]);
+}
+
+#[test]
+fn a_player_that_was_marked_by_hand_stays_one_by_any_name_until_it_ends() {
+    let (stage, player) = (Stage::new("player"), Sleeper::new());
+    let mut agent = agent(&stage);
+    stage.process(player.id(), 1, "run");
+    let peer = Peer { pid: player.id(), uid: 7 };
+    let start = clock::now();
+    let marked = agent.answer(start, peer, Request::Mark { level: Level::SoftRealTime });
+    assert_eq!(marked, Reply::Marked);
+    for (name, seconds) in [("player", 20), ("main", 40)] {
+        stage.program(player.id(), 1, name, 9);
+        // With and without word from the kernel.
+        agent.scan(start + Duration::from_secs(seconds), seconds == 20);
+        agent.look(start + Duration::from_secs(seconds + 19));
+        let urgent = agent.status().urgent;
+        let [urgent] = urgent.as_slice() else { panic!("one is urgent: {urgent:?}") };
+        assert_eq!((urgent.level, urgent.reason.as_str()), (Level::SoftRealTime, BY_HAND));
+        assert_eq!(IoPrio::of(player.id()).expect("it runs"), IoPrio::HIGH);
+    }
+    // Another one has got its number.
+    stage.program(player.id(), 1, "main", 10);
+    agent.scan(start + Duration::from_secs(60), false);
+    assert_eq!(agent.status().urgent, []);
+}
+
+#[test]
+fn another_scheduler_of_the_guest_is_followed() {
+    let stage = Stage::new("schedulers");
+    stage.scheduler("vda", "none [mq-deadline] bfq\n");
+    stage.scheduler("vdb", "[none]\n");
+    let mut agent = agent(&stage);
+    let mut seen = vec![agent.high];
+    for (schedulers, minutes) in [("none [bfq]\n", 1), ("[none] bfq\n", 2)] {
+        stage.scheduler("vda", schedulers);
+        agent.scan(clock::now() + Duration::from_secs(60 * minutes), true);
+        seen.push(agent.high);
+    }
+    assert_eq!(seen, [IoPrio::HIGH, IoPrio::FIRST, IoPrio::HIGH]);
+}
