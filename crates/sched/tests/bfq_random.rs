@@ -19,7 +19,7 @@ fn tunables(random: &mut Random) -> BfqTunables {
         queueing: queueing[usize::try_from(random.below(3)).unwrap()],
         max_budget_sectors: if random.below(3) == 0 { 64 } else { 0 },
         large_burst_thresh: if random.below(3) == 0 { 3 } else { 8 },
-        wr_max_softrt_rate: if random.below(4) == 0 { 0 } else { 16_384 },
+        wr_max_softrt_rate: if random.below(4) == 0 { 0 } else { 7000 },
         wr_rt_coeff: if random.below(2) == 0 { 30 } else { 3000 },
         injection: random.below(4) != 0,
         merge_queues: random.below(3) == 0,

@@ -129,11 +129,7 @@ fn cfq(from: &Table<'_>) -> CfqTunables {
 }
 
 fn bfq(from: &Table<'_>) -> BfqTunables {
-    let mut default = BfqTunables::default();
-    let kernel_compat = from.flag("kernel_compat", default.kernel_compat);
-    if kernel_compat {
-        default.wr_max_softrt_rate = BfqTunables::LINUX_SOFTRT_RATE;
-    }
+    let default = BfqTunables::default();
     BfqTunables {
         slice_idle: from.time("slice_idle", default.slice_idle),
         strict_guarantees: from.flag("strict_guarantees", default.strict_guarantees),
@@ -158,7 +154,7 @@ fn bfq(from: &Table<'_>) -> BfqTunables {
         injection: from.flag("injection", default.injection),
         merge_queues: from.flag("merge_queues", default.merge_queues),
         stable_merge: from.flag("stable_merge", default.stable_merge),
-        kernel_compat,
+        kernel_compat: from.flag("kernel_compat", default.kernel_compat),
         ..default
     }
 }
@@ -203,15 +199,6 @@ mod tests {
     #[test]
     fn without_a_word_every_tunable_is_the_default_of_its_elevator() {
         assert_eq!(described(&Pool::default()), format!("{:?}", ElevatorConfig::default()));
-    }
-
-    #[test]
-    fn as_in_linux_a_player_asks_for_less() {
-        let mut pool = Pool::default();
-        pool.tunables.set(evenkeel_wire::Tunable::find("bfq", "kernel_compat").unwrap(), 1);
-        assert_eq!(elevator(&pool).bfq.wr_max_softrt_rate, BfqTunables::LINUX_SOFTRT_RATE);
-        pool.tunables.set(evenkeel_wire::Tunable::find("bfq", "wr_max_softrt_rate").unwrap(), 9000);
-        assert_eq!(elevator(&pool).bfq.wr_max_softrt_rate, 9000);
     }
 
     #[test]

@@ -52,7 +52,7 @@ impl Rules {
     /// Returns the rules for a clock that tells times `granularity` apart.
     ///
     /// Time and bytes are those of BFQ for a disk of unknown speed: 10 s and 120 000 sectors, and
-    /// 16 384 sectors, 8 MiB, a second for a player: Linux's 7000 are less than a film may need. The
+    /// 16 384 sectors, 8 MiB, a second for a player: BFQ's 7000 are less than a film may need. The
     /// pause is 20 ms, or four ticks and a wait of 8 ms.
     pub fn new(granularity: Duration) -> Self {
         Self {

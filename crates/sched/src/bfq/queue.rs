@@ -7,7 +7,6 @@ use super::merging::{Neighbours, Sharing};
 use super::raise::Raise;
 use super::softrt::Batches;
 use super::stats::{IoBound, SeekHistory, ThinkTime};
-use super::turns::Starts;
 use super::wakers::Ties;
 use crate::table::SortList;
 use crate::wf2q::Node;
@@ -105,8 +104,8 @@ pub(super) struct Group {
     pub(super) raised: u32,
     /// For how long they have had the device since the first of them turned busy.
     pub(super) raised_served: Nanos,
-    /// When queues of its own turned busy last in which something starts.
-    pub(super) starts: Starts,
+    /// When one of them turned busy last in which something starts.
+    pub(super) started: Option<Nanos>,
     /// Until when it stays lifted although none of them is busy.
     pub(super) lingers: Option<Nanos>,
     /// Whether that is for something that somebody outside urges.
@@ -141,7 +140,7 @@ impl Group {
             pending: 0,
             raised: 0,
             raised_served: Nanos::ZERO,
-            starts: Starts::default(),
+            started: None,
             lingers: None,
             lingers_urged: false,
             soft_rt: 0,

@@ -147,8 +147,7 @@ impl Bfq {
     /// Decides about the raise of a queue that turns busy; returns whether one begins.
     pub(super) fn review_raise(&mut self, now: Nanos, id: u32) -> bool {
         let (pause, began) = (self.tunables.wr_min_idle_time, self.began);
-        let peak = self.rules.players_need_little.then(|| self.rate.sectors_per_second());
-        let rules = SoftRtRules::new(&self.tunables, peak);
+        let rules = SoftRtRules::new(&self.tunables);
         let queue = &mut self.queues[id as usize];
         let is_late =
             queue.in_flight == 0 && queue.batches.next(now, queue.think.last_end(), rules);

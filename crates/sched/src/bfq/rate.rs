@@ -85,11 +85,6 @@ impl PeakRate {
         (self.peak * timeout.as_micros()) >> 16
     }
 
-    /// Returns the sectors that the device moves in a second at its peak.
-    pub(super) fn sectors_per_second(&self) -> u64 {
-        (self.peak * 1_000_000) >> 16
-    }
-
     /// Returns how long an interactive raise lasts: as long as loading a large application takes.
     pub(super) fn wr_duration(&self) -> Nanos {
         let ms = if self.rotational { 7000 } else { 2500 };

@@ -61,8 +61,6 @@ pub(super) struct Rules {
     pub(super) starts_pause: bool,
     /// 43: a group stays lifted for a moment when what starts in it pauses.
     pub(super) pauses_are_bridged: bool,
-    /// 45: nobody is a player who needs most of the device.
-    pub(super) players_need_little: bool,
     /// How the engine below decides.
     pub(super) engine: Policy,
 }
@@ -94,7 +92,6 @@ impl Rules {
         starts_go_on: true,
         starts_pause: true,
         pauses_are_bridged: true,
-        players_need_little: true,
         engine: Policy::Exact,
     };
     /// What Linux does.
@@ -123,7 +120,6 @@ impl Rules {
         starts_go_on: false,
         starts_pause: false,
         pauses_are_bridged: false,
-        players_need_little: false,
         engine: Policy::Kernel,
     };
 

@@ -26,13 +26,9 @@ pub(super) struct SoftRtRules {
 }
 
 impl SoftRtRules {
-    /// Whoever needs most of a device that gives `peak` sectors per second, if that matters, is no
-    /// player: those beside him would have little left. Linux's constant is little on any device.
-    pub(super) fn new(tunables: &BfqTunables, peak: Option<u64>) -> Self {
+    pub(super) fn new(tunables: &BfqTunables) -> Self {
         let pause = tunables.slice_idle + tunables.soft_rt_guard;
-        let most = peak.map_or(u32::MAX, |peak| u32::try_from(peak * 5 / 8).unwrap_or(u32::MAX));
-        let most = most.max(BfqTunables::LINUX_SOFTRT_RATE);
-        Self { rate: tunables.wr_max_softrt_rate.min(most), pause }
+        Self { rate: tunables.wr_max_softrt_rate, pause }
     }
 }
 

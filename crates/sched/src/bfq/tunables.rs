@@ -20,9 +20,8 @@ pub enum Queueing {
     No,
 }
 
-/// What an operator may set. The defaults are Linux's, but for `wr_max_softrt_rate`; the raises
-/// (`wr_...`), bursts, the charge of write-back and the kind of device are constants there, or
-/// detected.
+/// What an operator may set. The defaults are Linux's, where the raises (`wr_...`), bursts, the
+/// charge of write-back and the kind of device are constants or detected.
 ///
 /// Source: Linux documentation, "BFQ (Budget Fair Queueing)", tunables.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -63,7 +62,7 @@ pub struct BfqTunables {
     /// Longest soft real-time raise after a batch that earns it. 1 ms to 10 s.
     pub wr_rt_max_time: Nanos,
     /// Most that a soft real-time queue may request, in sectors per second; zero: nobody is soft
-    /// real-time. Films of today need more than the 7000 of Linux.
+    /// real-time.
     pub wr_max_softrt_rate: u32,
     /// How much longer than `slice_idle` a soft real-time queue pauses between batches: more than
     /// by what the clock and the scheduling of guests may jump. Up to 1 s.
@@ -88,11 +87,6 @@ pub struct BfqTunables {
     pub kernel_compat: bool,
 }
 
-impl BfqTunables {
-    /// What Linux has for `wr_max_softrt_rate`, in sectors per second.
-    pub const LINUX_SOFTRT_RATE: u32 = 7000;
-}
-
 impl Default for BfqTunables {
     fn default() -> Self {
         Self {
@@ -111,7 +105,7 @@ impl Default for BfqTunables {
             wr_min_idle_time: Nanos::from_millis(2000),
             wr_rt_coeff: 3000,
             wr_rt_max_time: Nanos::from_millis(300),
-            wr_max_softrt_rate: 16_384,
+            wr_max_softrt_rate: 7000,
             soft_rt_guard: Nanos::from_millis(16),
             large_burst_thresh: 8,
             burst_interval: Nanos::from_millis(180),

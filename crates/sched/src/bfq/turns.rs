@@ -19,29 +19,6 @@ use crate::{GroupId, Nanos, QueueId};
 /// budget.
 const KEPT_TIMEOUTS: u64 = 8;
 
-/// When the two queues of a group turned busy last in which something started last.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Starts {
-    newest: Option<(Nanos, u32)>,
-    other: Option<(Nanos, u32)>,
-}
-
-impl Starts {
-    fn note(&mut self, now: Nanos, id: u32) {
-        if self.newest.is_some_and(|(_, newest)| newest != id) {
-            self.other = self.newest;
-        }
-        self.newest = Some((now, id));
-    }
-
-    /// Returns when that was in a queue other than this one: nobody is held up by what he starts
-    /// himself.
-    fn beside(self, id: u32) -> Option<Nanos> {
-        let mut both = self.newest.into_iter().chain(self.other);
-        both.find_map(|(at, other)| (other != id).then_some(at))
-    }
-}
-
 impl Bfq {
     /// Returns how many times the timeout a slot of this queue lasts: a queue in which something
     /// starts may load it in one go, a soft real-time one has little to do anyway.
@@ -110,20 +87,20 @@ impl Bfq {
             group.raised_served = Nanos::ZERO;
         }
         if raise.start(now, lasts).is_some() {
-            group.starts.note(now, id);
+            group.started = Some(now);
         }
     }
 
     /// Returns whether a queue that turns busy has probably been kept waiting, by others or by a
-    /// scheduler in the guest: it goes on in order, in a group in which something else starts. By its
-    /// rate it would count as a player. Who has played until now still does.
+    /// scheduler in the guest: it goes on in order, in a group in which something starts. By its rate
+    /// it would count as a player. Who has played until now still does.
     pub(super) fn is_held_up(&self, now: Nanos, id: u32) -> bool {
         let queue = &self.queues[id as usize];
         let pause = self.tunables.wr_min_idle_time;
         let lately = |at: Option<Nanos>| at.is_some_and(|at| now <= at + pause);
         self.rules.starts_go_on
             && queue.seek.is_in_order()
-            && lately(self.groups[queue.group as usize].starts.beside(id))
+            && lately(self.groups[queue.group as usize].started)
             && !lately(queue.played)
     }
 

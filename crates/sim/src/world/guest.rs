@@ -1,8 +1,7 @@
 //! A guest: an operating system, its elevator in front of the virtqueue, its clock.
 
 use evenkeel_sched::{
-    BfqTunables, Class, Elevator, ElevatorConfig, GroupId, Kind, Nanos, Priority, Tag, Urgency,
-    Weight,
+    Class, Elevator, ElevatorConfig, GroupId, Kind, Nanos, Priority, Tag, Urgency, Weight,
 };
 
 use super::agent::{Agent, AgentModel, Verdict};
@@ -62,12 +61,10 @@ pub(crate) struct Word {
 impl GuestModel {
     /// Returns a guest with `kind` as its elevator: two virtual CPUs, 256 MiB for files, a
     /// virtqueue of 128 as QEMU's, and a clock of 100 Hz that halts. A virtual disk says that it
-    /// rotates, whatever it lies on, as virtio-blk of Linux does, and players are who they are there.
+    /// rotates, whatever it lies on, as virtio-blk of Linux does.
     #[must_use]
     pub fn new(kind: Kind, image: File) -> Self {
-        let wr_max_softrt_rate = BfqTunables::LINUX_SOFTRT_RATE;
-        let bfq = BfqTunables { wr_max_softrt_rate, ..BfqTunables::default() };
-        let elevator = ElevatorConfig { kind, rotational: true, bfq, ..ElevatorConfig::default() };
+        let elevator = ElevatorConfig { kind, rotational: true, ..ElevatorConfig::default() };
         Self {
             image,
             weight: Weight::default(),

@@ -118,10 +118,9 @@ fn among_ten_guests_a_liar_gets_its_credit_and_no_more() {
     }
 }
 
-/// Most of a slow disk, with pauses as a player makes them. Beside others he gets so little of it that
-/// now and then he is one; a quarter of what others earn is all that this may cost them.
+/// Most of a slow disk, with pauses as a player makes them.
 #[test]
-fn who_only_pauses_like_a_player_takes_a_quarter_at_most() {
+fn who_only_pauses_like_a_player_takes_nothing_from_a_neighbour() {
     let greedy = Load { is_sequential: true, ..Load::random(8192, 1) };
     let faker = Load { think: Nanos::from_millis(88), ..greedy };
     let beside = |other: Load| {
@@ -131,5 +130,5 @@ fn who_only_pauses_like_a_player_takes_a_quarter_at_most() {
     };
     let (greedy, faker) = (beside(greedy), beside(faker));
     println!("{:.3} of the rate", faker / greedy);
-    assert!(faker >= 0.75 * greedy, "{faker} and {greedy}");
+    assert!(faker >= 0.97 * greedy, "{faker} and {greedy}");
 }

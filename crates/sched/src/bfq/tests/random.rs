@@ -14,7 +14,7 @@ fn tunables(random: &mut Random) -> BfqTunables {
     BfqTunables {
         low_latency: random.below(8) > 0,
         wr_rt_coeff: if random.below(2) == 0 { 30 } else { 3000 },
-        wr_max_softrt_rate: if random.below(4) == 0 { 0 } else { 16_384 },
+        wr_max_softrt_rate: if random.below(4) == 0 { 0 } else { 7000 },
         large_burst_thresh: [0, 2, 8][usize::try_from(random.below(3)).expect("small")],
         wr_max_time: if random.below(2) == 0 { ms(100) } else { Nanos::ZERO },
         queueing: if random.below(2) == 0 { Queueing::Auto } else { Queueing::No },

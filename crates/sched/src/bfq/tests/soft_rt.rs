@@ -9,16 +9,11 @@ use super::{Rig, ms};
 use crate::testing::{Random, cases};
 use crate::{Nanos, Scheduler};
 
-/// Those of Linux, of which the vectors are.
-fn rules_of_vectors() -> SoftRtRules {
-    SoftRtRules::new(&BfqTunables { wr_max_softrt_rate: 7000, ..BfqTunables::default() }, None)
-}
-
 /// The batch of the known vector: from 10 s on, complete at 10.020 s.
 fn batch(service: u64) -> (Batches, Nanos) {
     let at = |ms| Nanos::ORIGIN + Nanos::from_millis(ms);
     let mut batches = Batches::default();
-    let rules = rules_of_vectors();
+    let rules = SoftRtRules::new(&BfqTunables::default());
     batches.next(at(10_000), None, rules);
     batches.service = service;
     (batches, at(10_020))
@@ -27,7 +22,7 @@ fn batch(service: u64) -> (Batches, Nanos) {
 #[test]
 fn the_earliest_next_batch_follows_the_vectors() {
     for (service, earliest_ms) in [(700, 10_100), (70, 10_044)] {
-        let rules = rules_of_vectors();
+        let rules = SoftRtRules::new(&BfqTunables::default());
         let earliest = Nanos::ORIGIN + ms(earliest_ms);
         let (mut batches, ended) = batch(service);
         assert!(!batches.clone().next(earliest, Some(ended), rules), "{service}");
@@ -37,7 +32,7 @@ fn the_earliest_next_batch_follows_the_vectors() {
 
 #[test]
 fn what_one_batch_took_too_much_later_ones_pay_for() {
-    let rules = rules_of_vectors();
+    let rules = SoftRtRules::new(&BfqTunables::default());
     let (mut batches, ended) = batch(70_000);
     // 70 000 sectors are ten seconds' worth.
     assert!(!batches.next(ended + ms(100), Some(ended), rules));
@@ -47,26 +42,13 @@ fn what_one_batch_took_too_much_later_ones_pay_for() {
     assert!(batches.next(Nanos::ORIGIN + ms(20_001), Some(ended), rules));
 }
 
-/// Of 10 MB/s a film of 4 MB/s needs a part, and 4 MB in 400 ms with a pause behind are most.
-#[test]
-fn who_needs_most_of_a_slow_disk_does_not_play() {
-    for (service, period, plays) in [(1960, ms(250), true), (7812, ms(488), false)] {
-        for (peak, plays) in [(Some(19_531), plays), (None, true)] {
-            let rules = SoftRtRules::new(&BfqTunables::default(), peak);
-            let (mut batches, ended) = batch(service);
-            let next = Nanos::ORIGIN + ms(10_000) + period;
-            assert_eq!(batches.next(next, Some(ended), rules), plays, "{service}, {peak:?}");
-        }
-    }
-}
-
 #[test]
 fn a_queue_without_a_past_and_a_rate_of_zero_are_never_soft_real_time() {
     let (mut batches, ended) = batch(8);
     let tunables = BfqTunables { wr_max_softrt_rate: 0, ..BfqTunables::default() };
     let later = ended + Nanos::from_secs(9);
-    assert!(!batches.next(later, Some(ended), SoftRtRules::new(&tunables, None)));
-    let rules = SoftRtRules::new(&BfqTunables::default(), None);
+    assert!(!batches.next(later, Some(ended), SoftRtRules::new(&tunables)));
+    let rules = SoftRtRules::new(&BfqTunables::default());
     assert!(!Batches::default().next(later, None, rules));
     assert!(batches.next(later + later, Some(later), rules), "nothing is left of the off time");
 }
@@ -191,41 +173,14 @@ fn who_goes_on_in_order_beside_a_start_does_not_play_whatever_queue_he_is_in() {
     }
 }
 
-/// A film that begins counts as a start itself, and reads in order; beside another one it may be held
-/// up.
-#[test]
-fn a_film_plays_while_it_counts_as_a_start_unless_something_else_starts() {
-    for (beside, expected) in [(false, WrKind::SoftRt), (true, WrKind::Interactive)] {
-        let mut rig = Rig::new(BfqTunables::default(), true);
-        let group = rig.group();
-        let [film, program] = [(); 2].map(|()| rig.queue(group));
-        rig.at = 0;
-        for _ in 0..16 {
-            rig.once(film);
-        }
-        let film_end = rig.at;
-        if beside {
-            rig.at = 1_000_000;
-            rig.once(program);
-            assert_eq!(rig.kind(program), WrKind::Interactive);
-        }
-        for _ in 0..2 {
-            rig.pass(ms(60));
-            rig.at = film_end;
-            rig.once(film);
-        }
-        assert_eq!(rig.kind(film), expected);
-    }
-}
-
 #[test]
 fn what_an_application_loaded_does_not_delay_what_it_plays() {
     let tunables = BfqTunables { wr_max_time: ms(100), ..BfqTunables::default() };
     let mut rig = Rig::new(tunables, false);
     let group = rig.group();
     let queue = rig.queue(group);
-    // It loads 16 384 sectors, which a player may request in one second.
-    for _ in 0..2048 {
+    // It loads 7000 sectors, which a player may request in one second.
+    for _ in 0..875 {
         rig.read(queue, 8);
     }
     rig.serve_all(Nanos::from_micros(10));
@@ -374,7 +329,7 @@ proptest! {
                 prop_assert!(pause > ms(24), "a pause of {pause:?}");
                 let span = rig.now - began;
                 prop_assert!(
-                    service * 1_000_000_000 <= 16_384 * span.0,
+                    service * 1_000_000_000 <= 7000 * span.0,
                     "{service} sectors in {span:?}"
                 );
             }
