@@ -153,7 +153,10 @@ fn play(trace: &[Traced], depth: usize, decides: &mut dyn Decides) -> Vec<(Nanos
         let next = [done, coming.peek().map(|(_, request)| request.at), decides.deadline()];
         let next = next.into_iter().flatten().min().expect("something is always to come");
         now = next.max(now + Nanos(u64::from(done != Some(next) && next <= now)));
-        if let Some((tag, _)) = at_device.pop_front_if(|&mut (_, ends)| ends <= now) {
+        if let Some(&(tag, ends)) = at_device.front()
+            && ends <= now
+        {
+            at_device.pop_front();
             let tokens = decides.complete(now, tag);
             served += tokens.len();
             history.push((now, tokens));
