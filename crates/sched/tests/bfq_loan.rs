@@ -51,6 +51,23 @@ fn who_starts_something_all_the_time_gets_no_more_than_its_share_in_the_long_run
     assert!(later > 0.48, "and then nothing more");
 }
 
+/// Below the scheduler it would go before other processes of the host.
+#[test]
+fn what_is_raised_in_a_group_whose_lead_is_spent_is_not_urgent() {
+    let mut world = readers_by_turns(8);
+    let urgent = |world: &mut World, seconds: u64| {
+        world.forget();
+        world.run_for(Nanos::from_secs(seconds));
+        let [urgent, sent] = world.clients[1..]
+            .iter()
+            .fold([0, 0], |[urgent, sent], client| [urgent + client.urgent, sent + client.sent]);
+        urgent as f64 / sent as f64
+    };
+    let (at_first, later) = (urgent(&mut world, 3), urgent(&mut world, 600));
+    println!("{at_first:.3} and {later:.3}");
+    assert!(at_first > 0.9 && later < 0.75, "{at_first} and {later}");
+}
+
 #[test]
 fn whoever_is_raised_all_the_time_leaves_something_to_others_at_any_time() {
     let mut world = readers_by_turns(8);

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use evenkeel_sched::{
     Bfq, BfqTunables, GroupId, MergeLimits, Nanos, Next, Op, Priority, QueueId, Request, Scheduler,
-    Tag, Weight,
+    Tag, Urgency, Weight,
 };
 
 /// A small random number generator (xorshift64*), so that every history follows from its seed.
@@ -88,6 +88,9 @@ pub(crate) struct Client {
     pub(crate) requests: u64,
     pub(crate) worst: Nanos,
     pub(crate) total_latency: u64,
+    /// Commands for it that went out as urgent, and all.
+    pub(crate) urgent: u64,
+    pub(crate) sent: u64,
 }
 
 impl Client {
@@ -111,6 +114,8 @@ impl Client {
             requests: 0,
             worst: Nanos::ZERO,
             total_latency: 0,
+            urgent: 0,
+            sent: 0,
         }
     }
 
@@ -219,6 +224,7 @@ impl World {
         for client in &mut self.clients {
             (client.sectors, client.requests) = (0, 0);
             (client.worst, client.total_latency) = (Nanos::ZERO, 0);
+            (client.urgent, client.sent) = (0, 0);
         }
     }
 
@@ -291,6 +297,9 @@ impl World {
 
     fn send(&mut self, tag: Tag) {
         self.dispatched += 1;
+        let client = &mut self.clients[self.issued[&tag].0];
+        client.sent += 1;
+        client.urgent += u64::from(self.bfq.urgency(tag) != Urgency::None);
         let parts = self.parts(tag);
         let sectors: u64 = parts.iter().map(|part| u64::from(self.issued[part].2)).sum();
         let done = match self.device {
