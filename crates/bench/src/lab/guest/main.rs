@@ -79,7 +79,7 @@ fn agent_on_stdin() -> io::Result<()> {
 fn agent(file: File, reopens: bool) -> io::Result<()> {
     let mut input = BufReader::new(file.try_clone()?);
     let output = Arc::new(Mutex::new(file));
-    let running: Arc<Mutex<HashMap<u32, u32>>> = Arc::default();
+    let running: Arc<Mutex<HashMap<u32, Job>>> = Arc::default();
     send(&output, 0, HELLO, &[])?;
     loop {
         let mut head = [0_u8; 9];
@@ -101,13 +101,16 @@ fn agent(file: File, reopens: bool) -> io::Result<()> {
             RUN => {
                 let script = String::from_utf8_lossy(&payload).into_owned();
                 let (output, running) = (Arc::clone(&output), Arc::clone(&running));
+                // It may be killed before it has begun.
+                running.lock().map_err(poisoned)?.insert(id, Job::Begins);
                 thread::spawn(move || run(id, &script, &output, &running));
             }
             KILL => {
-                // A job is a process group of its own, so that its children die with it.
-                if let Some(group) = running.lock().map_err(poisoned)?.get(&id) {
-                    let kill = format!("kill -9 -{group}");
-                    Command::new("/bin/sh").args(["-c", &kill]).status()?;
+                if let Some(job) = running.lock().map_err(poisoned)?.get_mut(&id) {
+                    match *job {
+                        Job::Runs(group) => kill(group)?,
+                        Job::Begins | Job::Killed => *job = Job::Killed,
+                    }
                 }
             }
             HELLO => send(&output, id, HELLO, &[])?,
@@ -116,8 +119,23 @@ fn agent(file: File, reopens: bool) -> io::Result<()> {
     }
 }
 
+/// A job is a process group of its own, so that its children die with it.
+fn kill(group: u32) -> io::Result<()> {
+    Command::new("/bin/sh").args(["-c", &format!("kill -9 -{group}")]).status().map(drop)
+}
+
+/// How far a script is.
+#[derive(Clone, Copy)]
+enum Job {
+    Begins,
+    /// In this process group.
+    Runs(u32),
+    /// Before it ran.
+    Killed,
+}
+
 /// Runs one script, streams its output, then sends its status: 0 to 255, or 256 + the signal.
-fn run(id: u32, script: &str, output: &Arc<Mutex<File>>, running: &Mutex<HashMap<u32, u32>>) {
+fn run(id: u32, script: &str, output: &Arc<Mutex<File>>, running: &Mutex<HashMap<u32, Job>>) {
     let status = run_child(id, script, output, running).unwrap_or_else(|error| {
         // Ignored: when the port is gone nobody can be told.
         let _ = send(output, id, STDERR, format!("guest agent: {error}\n").as_bytes());
@@ -130,7 +148,7 @@ fn run_child(
     id: u32,
     script: &str,
     output: &Arc<Mutex<File>>,
-    running: &Mutex<HashMap<u32, u32>>,
+    running: &Mutex<HashMap<u32, Job>>,
 ) -> io::Result<i32> {
     let mut child = Command::new("/bin/sh")
         .args(["-c", script])
@@ -139,7 +157,10 @@ fn run_child(
         .stderr(Stdio::piped())
         .process_group(0)
         .spawn()?;
-    running.lock().map_err(poisoned)?.insert(id, child.id());
+    let before = running.lock().map_err(poisoned)?.insert(id, Job::Runs(child.id()));
+    if matches!(before, Some(Job::Killed)) {
+        kill(child.id())?;
+    }
     let errors = child.stderr.take().map(|pipe| {
         let output = Arc::clone(output);
         thread::spawn(move || forward(pipe, id, STDERR, &output))
