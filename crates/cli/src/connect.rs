@@ -22,19 +22,10 @@ pub(crate) fn run(args: &ConnectArgs) -> Outcome<()> {
     let agent = place::agent(&dir, args.vm.as_deref().unwrap_or(&args.name));
     let agent = (args.vm.is_some() || agent.exists()).then_some(agent);
     let agent = agent.as_deref().map(text_of).transpose()?;
-    if agent.is_some() {
-        match args.vmm {
-            Vmm::Qemu | Vmm::Libvirt => {}
-            Vmm::CloudHypervisor => eprintln!(
-                "evenkeel: Cloud Hypervisor has no port for the agent; give the VM a vsock, --vsock \
-                 cid=3,socket=PATH, and say vsock = \"PATH\" in [pools.POOL.vms.NAME]"
-            ),
-            Vmm::Crosvm => {
-                eprintln!(
-                    "evenkeel: how this VMM connects the agent's port is not known; left out"
-                );
-            }
-        }
+    if agent.is_some()
+        && let Some(hint) = agent_hint(args.vmm)
+    {
+        eprintln!("evenkeel: {hint}");
     }
     let mut text = match args.vmm {
         Vmm::Qemu => qemu(args, socket, agent),
@@ -44,6 +35,18 @@ pub(crate) fn run(args: &ConnectArgs) -> Outcome<()> {
     };
     text.push('\n');
     print(&text)
+}
+
+/// Returns what to say of the agent's port to users of a VMM that is not given one.
+const fn agent_hint(vmm: Vmm) -> Option<&'static str> {
+    match vmm {
+        Vmm::Qemu | Vmm::Libvirt => None,
+        Vmm::CloudHypervisor => Some(
+            "Cloud Hypervisor has no port for the agent; give the VM a vsock, --vsock \
+             cid=3,socket=PATH, and say vsock = \"PATH\" in [pools.POOL.vms.NAME]",
+        ),
+        Vmm::Crosvm => Some("how this VMM connects the agent's port is not known; left out"),
+    }
 }
 
 /// Returns the arguments with which QEMU attaches a disk, memory aside.
@@ -174,6 +177,13 @@ mod tests {
         assert_eq!(quoted("a,b=/c.sock"), "a,b=/c.sock");
         assert_eq!(quoted("a b"), "'a b'");
         assert_eq!(quoted("it's"), r"'it'\''s'");
+    }
+
+    #[test]
+    fn who_gets_no_port_for_the_agent_is_told_what_to_do() {
+        assert_eq!([Vmm::Qemu, Vmm::Libvirt].map(agent_hint), [None; 2]);
+        assert!(agent_hint(Vmm::CloudHypervisor).is_some_and(|hint| hint.contains("vsock = ")));
+        assert!(agent_hint(Vmm::Crosvm).is_some());
     }
 
     #[test]
