@@ -108,9 +108,9 @@ fn among_ten_guests_a_liar_gets_its_credit_and_no_more() {
         for (manner, cries, most) in [("always", 120, fair * 1.5), ("20 s a minute", 40, bound)] {
             let lied = among_ten(device, cries);
             for (phase, (lied, honest)) in ["first", "later"].iter().zip(lied.iter().zip(&honest)) {
-                let [p99, alike] = [lied, honest].map(|got| got[0].p99().as_millis());
+                let [p99, alike] = [lied, honest].map(|got| got[0].p99().as_micros());
                 let share = share(lied);
-                println!("{device}, {manner}, {phase}: {share:.3}, p99 {p99} ms, not {alike} ms");
+                println!("{device}, {manner}, {phase}: {share:.3}, p99 {p99} us, not {alike} us");
                 let most = if *phase == "first" { 1.0 } else { most };
                 assert!(share <= most, "{device}, {manner}, {phase}: {share}");
             }
