@@ -122,6 +122,7 @@ fn the_hosts_throughput_is_sampled_and_a_killed_benchmark_leaves_nothing_behind(
     let mut bench = bench.spawn().unwrap();
     let is_attached = || !loops_below(&space.path("")).is_empty();
     assert!(comes(is_attached), "no loop device: {:?}", bench.try_wait());
+    // It is to be killed in the middle of its work, not as it begins.
     thread::sleep(Duration::from_secs(2));
     assert!(is_attached());
     bench.kill().unwrap();

@@ -141,6 +141,9 @@ fn run(id: u32, script: &str, output: &Arc<Mutex<File>>, running: &Mutex<HashMap
         let _ = send(output, id, STDERR, format!("guest agent: {error}\n").as_bytes());
         127
     });
+    if let Ok(mut running) = running.lock() {
+        running.remove(&id);
+    }
     let _ = send(output, id, EXIT, &status.to_le_bytes());
 }
 
@@ -172,7 +175,6 @@ fn run_child(
         errors.join().map_err(|_| io::Error::other("the stderr thread panicked"))??;
     }
     let status = child.wait()?;
-    running.lock().map_err(poisoned)?.remove(&id);
     Ok(status.code().unwrap_or_else(|| 256 + status.signal().unwrap_or(0)))
 }
 
