@@ -4,14 +4,14 @@ mod report;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use evenkeel_urgency::{Asking, OFTEN, Rules, Watched};
+use evenkeel_urgency::{Asking, Rules, Watched};
 use evenkeel_wire::agent::{FromGuest, FromHost, Level, VERSION};
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -29,12 +29,17 @@ use crate::status::{Listener, Peer, Reply, Request};
 const BURST_PROGRAMS: usize = 8;
 const BURST_WINDOW: Duration = Duration::from_millis(180);
 
+/// For so long what the kernel tells is gathered once it begins: a process that has ended by then,
+/// as most of a script have, costs nothing but that.
+const GATHER: Duration = Duration::from_millis(2);
+
 /// How often `/proc` is looked through without process events, and with them.
 const SCAN_WITHOUT_EVENTS: Duration = Duration::from_millis(100);
 const SCAN_WITH_EVENTS: Duration = Duration::from_secs(10);
 
-/// How often an urgent process is searched for new threads.
-const THREADS_AGAIN: Duration = Duration::from_millis(100);
+/// How often an urgent process is searched for new threads: they have inherited the priority, and
+/// are found once more when it is given back.
+const THREADS_AGAIN: Duration = Duration::from_secs(1);
 
 /// How often, at most, the schedulers of the disks are looked at.
 const SCHEDULERS_AGAIN: Duration = Duration::from_secs(10);
@@ -280,18 +285,23 @@ impl Agent {
 
     fn hear_kernel(&mut self, now: Duration) {
         let Ok(events) = &mut self.events else { return };
+        std::thread::sleep(GATHER);
         let mut heard = Vec::new();
         if let Err(error) = events.drain(|event| heard.push(event)) {
             self.events = Err(error.to_string());
             self.next_scan = now;
         }
+        let ended: HashSet<u32> = heard.iter().filter_map(Event::ended).collect();
         for event in heard {
             match event {
+                Event::Exec { pid } if ended.contains(&pid) => {}
                 Event::Exec { pid } => {
                     // The next scan tells whom nobody can watch.
                     let _unwatched = self.began(now, pid);
                 }
-                Event::Fork { parent, child } => self.raised.forked(parent, child),
+                Event::Fork { parent, child } => {
+                    self.raised.forked(parent, child, ended.contains(&child));
+                }
                 Event::Exit { pid } => {
                     self.processes.remove(&pid);
                     self.raised.forget(pid);
@@ -381,7 +391,7 @@ impl Agent {
                 continue;
             }
             // Before it is raised itself: what it has inherited is not its own.
-            self.raised.forked(identity.parent, pid);
+            self.raised.forked(identity.parent, pid, false);
             let watched = if is_new_urgent && self.events.is_err() {
                 self.began(now, pid)
             } else {
@@ -408,13 +418,19 @@ impl Agent {
                 gone.push(pid);
                 continue;
             };
-            let level = process.watched.look(now, bytes, &self.rules);
+            process.watched.look(now, bytes, &self.rules);
             if process.watched.is_in_doubt(now) {
                 process.watched.seen(now, process.counters.is_held_up());
             }
+            if process.watched.is_doubted(now, &self.rules)
+                && let Some(time) = process.counters.worked()
+            {
+                process.watched.worked(now, time, &self.rules);
+            }
+            let level = process.watched.level();
             let interval = process.watched.next_look(now);
             process.next_look = at_multiple(now + interval, interval);
-            if interval > OFTEN {
+            if process.watched.is_asleep(now) {
                 process.counters.close();
             }
             match level {

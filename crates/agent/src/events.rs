@@ -23,6 +23,13 @@ pub(crate) enum Event {
     Lost,
 }
 
+impl Event {
+    /// Returns the process that has ended.
+    pub(crate) fn ended(&self) -> Option<u32> {
+        if let Self::Exit { pid } = *self { Some(pid) } else { None }
+    }
+}
+
 /// Sizes of the headers before an event, and where an event's details begin.
 const NETLINK_HEADER: usize = 16;
 const CONNECTOR_HEADER: usize = 20;

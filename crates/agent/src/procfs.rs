@@ -6,6 +6,9 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::str::SplitAsciiWhitespace;
+use std::time::Duration;
+
+use rustix::param::clock_ticks_per_second;
 
 /// A mounted `/proc`, or something that looks like one.
 #[derive(Clone, Debug)]
@@ -105,6 +108,16 @@ impl Counters {
             || threads != "1" && numbers(&self.dir.join("task")).into_iter().any(is_thread_held_up)
     }
 
+    /// Returns how much processor time the process has used, its ended threads included; `None` if it
+    /// is gone.
+    pub(crate) fn worked(&mut self) -> Option<Duration> {
+        let text = read_kept(&mut self.stat, &self.dir, "stat").ok()?;
+        let mut times = fields(&text)?.skip(WORKED);
+        let mut next = || times.next()?.parse::<u64>().ok();
+        let ticks = next()? + next()?;
+        Some(Duration::from_millis(ticks * 1000 / clock_ticks_per_second()))
+    }
+
     /// Closes its files, until it is read again.
     pub(crate) fn close(&mut self) {
         (self.io, self.stat) = (None, None);
@@ -117,7 +130,9 @@ const KEPT: i32 = 512;
 
 /// The state of a thread that waits for a disk.
 const HELD_UP: &str = "D";
-/// Where in `stat`, counted from the state, the number of threads is, and when it was started.
+/// Where in `stat`, counted from the state, its time as a user and in the kernel are, the number of
+/// threads, and when it was started.
+const WORKED: usize = 11;
 const THREADS: usize = 17;
 const STARTED: usize = 19;
 
@@ -173,7 +188,6 @@ fn parse_stat(text: &str) -> Option<Identity> {
 mod tests {
     use std::process::Command;
     use std::thread;
-    use std::time::Duration;
 
     use super::*;
 

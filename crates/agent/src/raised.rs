@@ -93,20 +93,26 @@ impl Raised {
         refused
     }
 
-    /// Takes note that a process was forked, unless it has not inherited the priority.
-    pub(crate) fn forked(&mut self, parent: u32, child: u32) {
+    /// Takes note that a process was forked, unless it has not inherited the priority. One that
+    /// `has_ended` since may have children that have.
+    pub(crate) fn forked(&mut self, parent: u32, child: u32, has_ended: bool) {
         if self.has(child) {
             return;
         }
         let raised = self.processes.get(&parent).and_then(|threads| heritage(parent, threads));
         let heritage = raised.or_else(|| self.lately.get(&parent).copied());
-        let is_heir = |heritage: &Thread| IoPrio::of(child).is_ok_and(|now| now == heritage.now);
-        if let Some(thread) = heritage.filter(is_heir) {
-            let started = self.proc.started(child, child).unwrap_or_default();
-            let thread = Thread { started, ..thread };
-            self.journal.raised(entry(child, child, thread));
-            self.processes.insert(child, Threads::from([(child, thread)]));
+        let Some(mut thread) = heritage else { return };
+        match IoPrio::of(child) {
+            Ok(now) if !has_ended => {
+                if now != thread.now {
+                    return;
+                }
+                thread.started = self.proc.started(child, child).unwrap_or_default();
+                self.journal.raised(entry(child, child, thread));
+            }
+            _ => {}
         }
+        self.processes.insert(child, Threads::from([(child, thread)]));
     }
 
     /// Takes note that all processes, which are those in order, have been looked at: no unknown
@@ -169,7 +175,7 @@ impl Raised {
         there.sort_unstable();
         for pid in there {
             if let Some(identity) = self.proc.identity(pid) {
-                self.forked(identity.parent, pid);
+                self.forked(identity.parent, pid, false);
             }
         }
         let processes: Vec<u32> = self.processes.keys().copied().collect();
@@ -317,15 +323,33 @@ mod tests {
         let mut raised = Raised::new(stage.proc(), stage.journal());
         raised.raise(parent.id(), IoPrio::HIGH).expect("best effort is allowed");
         let (told, late, last) = (parent.beget(), parent.beget(), parent.beget());
-        raised.forked(parent.id(), told.id());
+        raised.forked(parent.id(), told.id(), false);
         raised.restore(parent.id());
-        raised.forked(parent.id(), late.id());
+        raised.forked(parent.id(), late.id(), false);
         let ordinary = parent.beget();
-        raised.forked(parent.id(), ordinary.id());
+        raised.forked(parent.id(), ordinary.id(), false);
         assert!(!raised.has(ordinary.id()), "it was born afterwards");
         stage.process(last.id(), parent.id(), "last");
         drop(raised);
         assert_eq!([prio(&told), prio(&late), prio(&last)], [IoPrio(0); 3]);
+    }
+
+    #[test]
+    fn who_is_left_by_a_child_that_has_ended_is_given_back() {
+        let (stage, parent) = (Stage::new("orphan"), Sleeper::new());
+        stage.process(parent.id(), 1, "parent");
+        let mut raised = Raised::new(stage.proc(), stage.journal());
+        raised.raise(parent.id(), IoPrio::HIGH).expect("best effort is allowed");
+        let (first, second) = (parent.beget(), parent.beget());
+        // Of processes that there are not, one of which is known to have ended.
+        let (gone, ended) = (u32::MAX >> 1, u32::MAX >> 2);
+        for (child, has_ended, orphan) in [(gone, false, &first), (ended, true, &second)] {
+            raised.forked(parent.id(), child, has_ended);
+            raised.forked(child, orphan.id(), false);
+            raised.forget(child);
+        }
+        drop(raised);
+        assert_eq!([prio(&first), prio(&second)], [IoPrio(0); 2]);
     }
 
     #[test]
@@ -336,7 +360,7 @@ mod tests {
         stage.process(child.id(), parent.id(), "child");
         let mut raised = Raised::new(stage.proc(), stage.journal());
         raised.raise(parent.id(), IoPrio::HIGH).expect("best effort is allowed");
-        raised.forked(parent.id(), child.id());
+        raised.forked(parent.id(), child.id(), false);
         raised.raise(child.id(), IoPrio::HIGH).expect("best effort is allowed");
         assert_eq!(prio(&child), IoPrio::HIGH);
     }

@@ -7,4 +7,4 @@ mod asking;
 mod watch;
 
 pub use asking::Asking;
-pub use watch::{OFTEN, Rules, Watched};
+pub use watch::{Rules, Watched};

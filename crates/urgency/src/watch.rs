@@ -9,8 +9,10 @@
 //!   greedy reader would make. A batch is all that it reads until it pauses: however often it waits
 //!   for the disk meanwhile.
 //!
-//! Both are bounded in time and in bytes, so a wrong guess costs little. Who is marked as a player by
-//! hand is no guess, and stays one: the host's credit bounds what that costs.
+//! Both are bounded in time and in bytes, so a wrong guess costs little. A program that starts
+//! computes now and then: one that has been at the disk all the time for seconds, and used next to
+//! no processor time, only reads. Who is marked by hand is no guess; as a player he stays one: the
+//! host's credit bounds what that costs.
 //!
 //! Source: P. Valente and A. Avanzini, "Evolution of the BFQ Storage-I/O Scheduler", 2015; the
 //! guard against coarse clocks is that of deliverable D3.6 of the vIrtical project, section 3.2.
@@ -22,8 +24,16 @@ use evenkeel_wire::agent::Level;
 /// How long after its last read, or its start, a process is helped.
 const HELP_AFTER_READ: Duration = Duration::from_secs(1);
 
-/// How often a process is looked at that has read lately.
-pub const OFTEN: Duration = Duration::from_millis(20);
+/// How often a process is looked at that has just read.
+const OFTEN: Duration = Duration::from_millis(20);
+/// After such a time without reading it is looked at less often, and then seldom.
+const JUST: Duration = Duration::from_millis(250);
+const LATELY: Duration = Duration::from_secs(2);
+
+/// Of the looks at a program that starts, one of so many finds it at something else than the disk.
+const AWAY_SHARE: u32 = 10;
+/// And it computes for at least such a part of the time.
+const WORK_SHARE: u32 = 20;
 
 /// Bounds of the rules.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -32,6 +42,8 @@ pub struct Rules {
     pub interactive: Duration,
     /// And how many bytes it may read meanwhile.
     pub interactive_bytes: u64,
+    /// After so long a program that only reads is none that starts.
+    pub only_reads: Duration,
     /// After so long without reading a process wakes up when it reads.
     pub idle: Duration,
     /// The highest rate of a player, in bytes per second.
@@ -53,11 +65,13 @@ impl Rules {
     ///
     /// Time and bytes are those of BFQ for a disk of unknown speed: 10 s and 120 000 sectors, and
     /// 16 384 sectors, 8 MiB, a second for a player: BFQ's 7000 are less than a film may need. The
-    /// pause is 20 ms, or four ticks and a wait of 8 ms.
+    /// pause is 20 ms, or four ticks and a wait of 8 ms. Who only reads is found out after 4 s, as
+    /// the host does it.
     pub fn new(granularity: Duration) -> Self {
         Self {
             interactive: Duration::from_secs(10),
             interactive_bytes: 120_000 * 512,
+            only_reads: Duration::from_secs(4),
             idle: Duration::from_secs(2),
             soft_rate: 16_384 * 512,
             soft_pause: Duration::from_millis(20).max(granularity * 4 + Duration::from_millis(8)),
@@ -82,11 +96,24 @@ pub struct Watched {
     level: Level,
     until: Duration,
     last_byte: u64,
+    /// What it has done since it was taken for a program that starts, until it is known to be one.
+    start: Option<Start>,
     /// Whether programs started by it are too many to be somebody's wish.
     in_burst: bool,
     /// What somebody asked for; survives the start of the program that is meant.
     by_hand: Option<Level>,
     batch: Batches,
+}
+
+/// What a program that starts, by all that is known, has done since.
+#[derive(Clone, Copy, Debug)]
+struct Start {
+    since: Duration,
+    /// Its processor time before; unknown at first.
+    worked: Option<Duration>,
+    /// How often it was looked at, and was not at the disk.
+    looks: u32,
+    away: u32,
 }
 
 /// The rhythm in which a process reads.
@@ -112,6 +139,7 @@ impl Watched {
             level: Level::None,
             until: now,
             last_byte: bytes,
+            start: None,
             in_burst: false,
             by_hand: None,
             batch: Batches::default(),
@@ -126,6 +154,8 @@ impl Watched {
             self.level = Level::None;
         } else {
             self.raise(now, rules);
+            // Whoever becomes another program has hardly begun, or is not taken for one that reads.
+            self.doubt(now, Some(Duration::ZERO));
         }
     }
 
@@ -133,6 +163,7 @@ impl Watched {
     /// that starts, or as a player for as long as it lives.
     pub fn marked(&mut self, now: Duration, rules: &Rules, level: Level) {
         self.raise(now, rules);
+        self.start = None;
         self.level = level;
         self.by_hand = Some(level);
         if self.is_player_by_hand() {
@@ -166,9 +197,14 @@ impl Watched {
                 && self.level == Level::None
             {
                 self.raise(now, rules);
+                self.doubt(now, None);
             }
             self.active = now;
             self.seen_asleep = false;
+        }
+        if let Some(start) = &mut self.start {
+            start.looks += 1;
+            start.away += u32::from(self.seen_asleep);
         }
         self.looked = now;
         self.rhythm(now, read, paused, rules);
@@ -194,9 +230,37 @@ impl Watched {
 
     /// Says whether it waits for the disk. Who does is not asleep, and makes no pause.
     pub fn seen(&mut self, now: Duration, held_up: bool) {
+        if let Some(start) = self.start.as_mut().filter(|_| !held_up && !self.seen_asleep) {
+            start.away += 1;
+        }
         self.seen_asleep = !held_up;
         if held_up {
             self.active = now;
+        }
+    }
+
+    /// Returns whether it matters how much processor time it has used.
+    pub fn is_doubted(&self, now: Duration, rules: &Rules) -> bool {
+        let is_due = |start: Start| start.worked.is_none() || now >= start.since + rules.only_reads;
+        self.level == Level::Interactive && self.start.is_some_and(is_due)
+    }
+
+    /// Says how much processor time it has used in its life; who only reads ceases to be urgent.
+    pub fn worked(&mut self, now: Duration, time: Duration, rules: &Rules) {
+        let Some(start) = &mut self.start else { return };
+        let Some(before) = start.worked else {
+            start.worked = Some(time);
+            return;
+        };
+        let span = now.saturating_sub(start.since);
+        if span < rules.only_reads {
+            return;
+        }
+        let works = time.saturating_sub(before) * WORK_SHARE >= span;
+        let is_away = start.away * AWAY_SHARE >= start.looks;
+        self.start = None;
+        if !works && !is_away && self.level == Level::Interactive {
+            self.level = Level::None;
         }
     }
 
@@ -221,13 +285,20 @@ impl Watched {
     /// rhythm has pauses of two seconds.
     pub fn next_look(&self, now: Duration) -> Duration {
         let idle = now.saturating_sub(self.active);
-        if idle < Duration::from_secs(2) {
+        if idle < JUST {
             OFTEN
+        } else if idle < LATELY {
+            3 * OFTEN
         } else if idle < Duration::from_secs(60) {
             Duration::from_millis(250)
         } else {
             Duration::from_secs(1)
         }
+    }
+
+    /// Returns whether it has read nothing for long, so that it is looked at seldom.
+    pub fn is_asleep(&self, now: Duration) -> bool {
+        now.saturating_sub(self.active) >= LATELY
     }
 
     fn is_player_by_hand(&self) -> bool {
@@ -239,6 +310,11 @@ impl Watched {
         self.level = Level::Interactive;
         self.until = now + rules.interactive;
         self.last_byte = self.bytes.saturating_add(rules.interactive_bytes);
+    }
+
+    /// Begins to look whether it is a program that starts; it has used so much processor time.
+    fn doubt(&mut self, now: Duration, worked: Option<Duration>) {
+        self.start = Some(Start { since: now, worked, looks: 0, away: 0 });
     }
 
     /// Follows the batches: a player reads a little, pauses, and reads again.
@@ -384,6 +460,71 @@ mod tests {
             }
         }
         assert_eq!(watched.look(START + 10_000 * MS, 4096, &rules), Level::None);
+    }
+
+    /// Starts a program that is looked at for 10 s, reads 4 KiB between two looks unless it is `away`
+    /// and has used `work` thousandths of the time; returns for how many looks it was urgent.
+    fn start(watched: &mut Watched, work: u32, away: impl Fn(u32) -> bool) -> u32 {
+        let rules = rules();
+        let mut urgent = 0;
+        for look in 1..=500 {
+            let now = START + 20 * look * MS;
+            let bytes = watched.bytes + u64::from(!away(look)) * 4096;
+            watched.look(now, bytes, &rules);
+            if watched.is_in_doubt(now) {
+                watched.seen(now, false);
+            }
+            if watched.is_doubted(now, &rules) {
+                let before = Duration::from_secs(77);
+                watched.worked(now, before + (now - START) * work / 1000, &rules);
+            }
+            urgent += u32::from(watched.level() == Level::Interactive);
+        }
+        urgent
+    }
+
+    fn woken() -> Watched {
+        let mut watched = Watched::new(START - Duration::from_secs(3), 0);
+        assert_eq!(watched.look(START, 4096, &rules()), Level::Interactive);
+        watched
+    }
+
+    #[test]
+    fn who_only_reads_is_none_that_starts() {
+        assert_eq!(start(&mut woken(), 10, |_| false), 199, "for 4 s");
+        assert_eq!(start(&mut woken(), 10, |look| look % 20 == 0), 199, "hardly ever away");
+        assert_eq!(start(&mut woken(), 60, |_| false), 499, "it computes");
+        assert_eq!(start(&mut woken(), 10, |look| look % 8 == 0), 499, "it does something else");
+        // One look finds it asleep, the others need not ask.
+        assert_eq!(start(&mut woken(), 10, |look| look % 250 < 25), 499, "it sleeps");
+    }
+
+    #[test]
+    fn processor_time_counts_from_the_start_on() {
+        let mut program = Watched::new(START, 0);
+        program.started(START, &rules(), false);
+        assert!(!program.is_doubted(START, &rules()), "it has had none");
+        program.look(START + 20 * MS, 4096, &rules());
+        assert!(program.is_doubted(START + 4000 * MS, &rules()));
+        let mut other = program.clone();
+        program.worked(START + 4000 * MS, 199 * MS, &rules());
+        assert_eq!(program.level(), Level::None);
+        other.worked(START + 4000 * MS, 200 * MS, &rules());
+        assert_eq!(other.level(), Level::Interactive);
+        assert!(!other.is_doubted(START + 5000 * MS, &rules()), "once");
+    }
+
+    #[test]
+    fn who_was_marked_by_hand_may_only_read() {
+        let mut watched = Watched::new(START, 0);
+        watched.marked(START, &rules(), Level::Interactive);
+        assert_eq!(start(&mut watched, 0, |_| false), 499);
+        // And so may the program that is started for it.
+        let mut watched = Watched::new(START, 0);
+        watched.marked(START, &rules(), Level::Interactive);
+        let mut watched = watched.renewed(START, 0, &rules());
+        watched.marked(START, &rules(), Level::Interactive);
+        assert_eq!(start(&mut watched, 0, |_| false), 499);
     }
 
     #[test]

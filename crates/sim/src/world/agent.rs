@@ -156,10 +156,14 @@ impl Agent {
 impl Process {
     fn look(&mut self, now: Nanos, life: Life, waits: bool, rules: &Rules) -> Verdict {
         let time = since_start(now);
-        let mut level = self.watched.look(time, life.read_sectors * SECTOR_BYTES, rules);
+        self.watched.look(time, life.read_sectors * SECTOR_BYTES, rules);
         if self.watched.is_in_doubt(time) {
             self.watched.seen(time, waits);
         }
+        if self.watched.is_doubted(time, rules) {
+            self.watched.worked(time, Duration::from_nanos(life.computed.0), rules);
+        }
+        let mut level = self.watched.level();
         if life.ended.is_some() {
             level = Level::None;
         }
@@ -205,19 +209,31 @@ mod tests {
     }
 
     fn life(read_sectors: u64, ended: Option<Nanos>) -> Life {
-        Life { started: START, ended, read_sectors, written_sectors: 0 }
+        Life { started: START, ended, computed: Nanos::ZERO, read_sectors, written_sectors: 0 }
     }
 
-    /// Looks when the agent wants to while a process reads so many sectors between looks; returns
-    /// for how many milliseconds it was marked, and for how many the host was asked.
+    /// Looks when the agent wants to while a process reads so many sectors between looks, and computes
+    /// for a tenth of the time; returns for how many milliseconds it was marked, and for how many the
+    /// host was asked.
     fn watch(looks: u32, sectors: impl Fn(u32) -> u64, waits: impl Fn(u32) -> bool) -> (u64, u64) {
+        watch_who_computes(looks, 10, sectors, waits)
+    }
+
+    /// The same for one who computes for one part in so many.
+    fn watch_who_computes(
+        looks: u32,
+        part: u64,
+        sectors: impl Fn(u32) -> u64,
+        waits: impl Fn(u32) -> bool,
+    ) -> (u64, u64) {
         let mut agent = agent();
         let (mut total, mut marked, mut asked) = (0, None, None);
         let (mut marked_ms, mut asked_ms) = (0, 0);
         for look in 0..looks {
             let now = agent.looks_at().expect("it watches");
             total += sectors(look);
-            for (process, verdict) in agent.look(now, |_| (life(total, None), waits(look))) {
+            let life = Life { computed: Nanos((now - START).0 / part), ..life(total, None) };
+            for (process, verdict) in agent.look(now, |_| (life, waits(look))) {
                 match verdict {
                     Verdict::Mark => {
                         agent.marked(process, 3);
@@ -246,6 +262,13 @@ mod tests {
         let (marked, asked) = watch(600, |look| u64::from(look < 50) * 8, |_| false);
         assert!((10_000..=10_250).contains(&marked), "{marked}");
         assert!((2_050..2_150).contains(&asked), "a second after the last read: {asked}");
+    }
+
+    #[test]
+    fn who_only_reads_is_marked_for_four_seconds() {
+        let (marked, asked) = watch_who_computes(600, 100, |_| 8, |_| false);
+        assert_eq!(marked, 4_000);
+        assert!((4_060..=4_120).contains(&asked), "{asked}");
     }
 
     #[test]

@@ -100,6 +100,7 @@ impl Host {
                 let (elevator, blocks) = (elevator.clone(), model.blocks);
                 let mut engine = Engine::new(now, &EngineConfig { elevator, depth, blocks });
                 engine.explain_waits(model.explains);
+                engine.tell_streams_apart(model.streams);
                 Self::Evenkeel(Box::new(Daemon::new(engine)))
             }
         }

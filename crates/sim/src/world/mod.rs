@@ -90,6 +90,8 @@ pub struct HostModel {
     /// Whether Evenkeel keeps books of who made whom wait. A world has nobody who would ask for them,
     /// but [`World::check_invariants`] checks them.
     pub explains: bool,
+    /// Whether Evenkeel tells the streams of a guest apart.
+    pub streams: bool,
     /// Its own processes, memory, write-back.
     pub os: OsModel,
 }
@@ -100,7 +102,8 @@ impl HostModel {
     pub fn new(path: HostPath, kind: Kind) -> Self {
         let elevator = ElevatorConfig { kind, ..ElevatorConfig::default() };
         let (depth, blocks) = (None, BlockConfig::default());
-        Self { path, elevator, depth, blocks, explains: false, os: OsModel::new(2, 512) }
+        let os = OsModel::new(2, 512);
+        Self { path, elevator, depth, blocks, explains: false, streams: true, os }
     }
 }
 

@@ -70,6 +70,8 @@ pub struct Life {
     pub started: Nanos,
     /// When it ended; none while it runs.
     pub ended: Option<Nanos>,
+    /// Processor time that it has used, or has begun to use.
+    pub computed: Nanos,
     /// Sectors that it has got, from memory or from the disk.
     pub read_sectors: u64,
     /// Sectors that it has written, into memory or to the disk.
@@ -151,7 +153,13 @@ impl Os {
             state: State::Time { computes: false },
             pending: Vec::new(),
             outstanding: 0,
-            life: Life { started: now, ended: None, read_sectors: 0, written_sectors: 0 },
+            life: Life {
+                started: now,
+                ended: None,
+                computed: Nanos::ZERO,
+                read_sectors: 0,
+                written_sectors: 0,
+            },
         });
         let process = u32::try_from(self.processes.len() - 1).expect("fewer than 2^32 processes");
         self.timers.push((now, process));
@@ -263,7 +271,9 @@ impl Os {
         self.computing += 1;
         let share = u64::from(self.computing.div_ceil(self.model.cpus.max(1)));
         self.timers.push((now + Nanos(time.0 * share), id));
-        self.processes[id as usize].state = State::Time { computes: true };
+        let process = &mut self.processes[id as usize];
+        process.life.computed += time;
+        process.state = State::Time { computes: true };
     }
 
     /// Sees to it that sectors come into memory; returns what to wait for if they are not there.
@@ -402,6 +412,7 @@ impl Os {
         let process = &mut self.processes[id as usize];
         process.state = State::Time { computes: false };
         let think = if has_cpu { process.program.take_think() } else { Nanos::ZERO };
+        process.life.computed += think;
         self.timers.push((now + self.model.wakeup + think, id));
     }
 
