@@ -4,7 +4,7 @@ mod report;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
@@ -29,16 +29,17 @@ use crate::status::{Listener, Peer, Reply, Request};
 const BURST_PROGRAMS: usize = 8;
 const BURST_WINDOW: Duration = Duration::from_millis(180);
 
-/// For so long what the kernel tells is gathered once it begins: a process that has ended by then,
-/// as most of a script have, costs nothing but that.
+/// For so long what the kernel tells is gathered once it begins: a program that has ended by then, as
+/// most of a script have, is not looked at.
 const GATHER: Duration = Duration::from_millis(2);
 
 /// How often `/proc` is looked through without process events, and with them.
 const SCAN_WITHOUT_EVENTS: Duration = Duration::from_millis(100);
 const SCAN_WITH_EVENTS: Duration = Duration::from_secs(10);
 
-/// How often an urgent process is searched for new threads: they have inherited the priority, and
-/// are found once more when it is given back.
+/// How soon an urgent process is searched for threads that were born as its priority was set, and
+/// how often for others: these have inherited it.
+const THREADS_SOON: Duration = Duration::from_millis(100);
 const THREADS_AGAIN: Duration = Duration::from_secs(1);
 
 /// How often, at most, the schedulers of the disks are looked at.
@@ -73,9 +74,17 @@ struct Process {
     watched: Watched,
     reason: &'static str,
     next_look: Duration,
-    /// When its threads were last given the priority, and whether that was refused.
-    raised_at: Duration,
+    /// When its threads are given the priority again, and whether that was refused.
+    next_raise: Duration,
     is_refused: bool,
+}
+
+/// What a process was before it was watched.
+#[derive(Clone, Copy, Debug)]
+struct Past {
+    parent: u32,
+    /// Processor time.
+    worked: Duration,
 }
 
 /// Why a process is not watched.
@@ -107,6 +116,8 @@ struct Agent {
     next_connect: Duration,
     next_scan: Duration,
     processes: HashMap<u32, Process>,
+    /// Who was forked, as far as told, and by whom.
+    parents: HashMap<u32, u32>,
     /// Latest starts of programs, with the process that began them.
     starts: VecDeque<(Duration, u32)>,
     /// How many processes the last scan could not watch, and why.
@@ -140,6 +151,9 @@ pub(crate) fn serve(options: &Options) -> anyhow::Result<()> {
         }
         if ready.listener {
             listener.serve(|peer, request| agent.answer(clock::now(), peer, request));
+        }
+        if ready.kernel {
+            std::thread::sleep(GATHER);
         }
         agent.turn(clock::now(), ready);
     }
@@ -175,6 +189,7 @@ impl Agent {
             next_connect: now,
             next_scan: now,
             processes: HashMap::new(),
+            parents: HashMap::new(),
             starts: VecDeque::new(),
             high: IoPrio::HIGH,
             next_disks: now,
@@ -253,10 +268,11 @@ impl Agent {
         if ready.host {
             self.hear_host();
         }
-        if ready.kernel {
+        let is_due = now >= self.next_scan;
+        if ready.kernel || is_due {
             self.hear_kernel(now);
         }
-        if now >= self.next_scan {
+        if is_due {
             self.scan(now, true);
         }
         self.look(now);
@@ -285,41 +301,67 @@ impl Agent {
 
     fn hear_kernel(&mut self, now: Duration) {
         let Ok(events) = &mut self.events else { return };
-        std::thread::sleep(GATHER);
         let mut heard = Vec::new();
         if let Err(error) = events.drain(|event| heard.push(event)) {
             self.events = Err(error.to_string());
             self.next_scan = now;
         }
-        let ended: HashSet<u32> = heard.iter().filter_map(Event::ended).collect();
-        for event in heard {
+        self.handle(now, &heard);
+    }
+
+    fn handle(&mut self, now: Duration, heard: &[Event]) {
+        // Where each process ends for good: one that goes on as another program seems to end before
+        // that, if it is begun by a thread that is not the first.
+        let ends = heard.iter().enumerate().filter_map(|(at, event)| match event {
+            Event::Exit { pid } => Some((*pid, at)),
+            _ => None,
+        });
+        let ends: HashMap<u32, usize> = ends.collect();
+        for (at, &event) in heard.iter().enumerate() {
+            let has_ended = |pid: u32| ends.get(&pid).is_some_and(|&end| end > at);
             match event {
-                Event::Exec { pid } if ended.contains(&pid) => {}
+                Event::Exec { pid } if has_ended(pid) => {
+                    if let Some(&parent) = self.parents.get(&pid) {
+                        self.count_start(now, parent);
+                    }
+                }
                 Event::Exec { pid } => {
                     // The next scan tells whom nobody can watch.
                     let _unwatched = self.began(now, pid);
                 }
                 Event::Fork { parent, child } => {
-                    self.raised.forked(parent, child, ended.contains(&child));
+                    self.parents.insert(child, parent);
+                    self.raised.forked(parent, child, has_ended(child));
                 }
-                Event::Exit { pid } => {
-                    self.processes.remove(&pid);
-                    self.raised.forget(pid);
-                }
+                Event::Exit { pid } => self.ended(pid),
                 Event::Lost => self.next_scan = now,
             }
         }
     }
 
-    /// A process has begun a new program.
-    fn began(&mut self, now: Duration, pid: u32) -> Result<(), Unwatched> {
-        let parent = self.watch(now, pid)?;
+    /// The first thread of a process has ended, and so has the process unless it has others.
+    fn ended(&mut self, pid: u32) {
+        self.parents.remove(&pid);
+        let is_known = self.processes.contains_key(&pid) || self.raised.has(pid);
+        if is_known && self.proc.has_ended(pid) {
+            self.processes.remove(&pid);
+            self.raised.forget(pid);
+        }
+    }
+
+    /// Counts a program that a process has begun; returns whether it is one of too many.
+    fn count_start(&mut self, now: Duration, parent: u32) -> bool {
         while self.starts.front().is_some_and(|start| start.0 + BURST_WINDOW < now) {
             self.starts.pop_front();
         }
         self.starts.push_back((now, parent));
-        let siblings = self.starts.iter().filter(|start| start.1 == parent).count();
-        let in_burst = siblings > BURST_PROGRAMS;
+        self.starts.iter().filter(|start| start.1 == parent).count() > BURST_PROGRAMS
+    }
+
+    /// A process has begun a new program.
+    fn began(&mut self, now: Duration, pid: u32) -> Result<(), Unwatched> {
+        let Past { parent, worked } = self.watch(now, pid)?;
+        let in_burst = self.count_start(now, parent);
         let rules = self.rules;
         if let Some(process) = self.processes.get_mut(&pid) {
             match process.watched.by_hand() {
@@ -328,7 +370,7 @@ impl Agent {
                     process.reason = BY_HAND;
                 }
                 None => {
-                    process.watched.started(now, &rules, in_burst);
+                    process.watched.started(now, worked, &rules, in_burst);
                     process.reason = "a program has started";
                 }
             }
@@ -337,8 +379,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Begins to watch a process; returns its parent's number.
-    fn watch(&mut self, now: Duration, pid: u32) -> Result<u32, Unwatched> {
+    /// Begins to watch a process.
+    fn watch(&mut self, now: Duration, pid: u32) -> Result<Past, Unwatched> {
         let identity = self.proc.identity(pid).filter(|identity| !identity.is_kernel);
         let identity = identity.filter(|_| pid != std::process::id()).ok_or(Unwatched::Nobody)?;
         let mut counters = self.proc.counters(pid);
@@ -362,11 +404,11 @@ impl Agent {
             watched,
             reason: if is_by_hand { BY_HAND } else { AWAKE },
             next_look: now,
-            raised_at: Duration::ZERO,
+            next_raise: now,
             is_refused: false,
         };
         self.processes.insert(pid, process);
-        Ok(identity.parent)
+        Ok(Past { parent: identity.parent, worked: identity.worked })
     }
 
     /// Looks through `/proc` for processes that nobody told of, and forgets those that are gone.
@@ -380,6 +422,7 @@ impl Agent {
         let mut there = self.proc.processes();
         there.sort_unstable();
         self.processes.retain(|pid, _| there.binary_search(pid).is_ok());
+        self.parents.retain(|pid, _| there.binary_search(pid).is_ok());
         let mut unread: Option<(usize, io::Error)> = None;
         for &pid in &there {
             let identity = self.proc.identity(pid).filter(|identity| !identity.is_kernel);
@@ -395,7 +438,7 @@ impl Agent {
             let watched = if is_new_urgent && self.events.is_err() {
                 self.began(now, pid)
             } else {
-                self.watch(now, pid).map(|_parent| ())
+                self.watch(now, pid).map(|_past| ())
             };
             if let Err(Unwatched::Unread(error)) = watched {
                 let others = unread.map_or(0, |(others, _)| others);
@@ -422,7 +465,7 @@ impl Agent {
             if process.watched.is_in_doubt(now) {
                 process.watched.seen(now, process.counters.is_held_up());
             }
-            if process.watched.is_doubted(now, &self.rules)
+            if process.watched.wants_worked(now, &self.rules)
                 && let Some(time) = process.counters.worked()
             {
                 process.watched.worked(now, time, &self.rules);
@@ -445,8 +488,9 @@ impl Agent {
             }
             if level != Level::None {
                 // Again while it lasts: it may have new threads.
-                if before == Level::None || now >= process.raised_at + THREADS_AGAIN {
-                    process.raised_at = now;
+                let begins = before == Level::None || !self.raised.has(pid);
+                if begins || now >= process.next_raise {
+                    process.next_raise = now + if begins { THREADS_SOON } else { THREADS_AGAIN };
                     let raised = self.raised.raise(pid, self.high);
                     self.allowed.once |= raised.is_ok() && self.raised.has(pid);
                     // Once for each process, though it is tried again and again.

@@ -17,17 +17,10 @@ pub(crate) enum Event {
     Exec { pid: u32 },
     /// `parent` has a new child process.
     Fork { parent: u32, child: u32 },
-    /// The process has ended.
+    /// The first thread of a process has ended, and with it the process unless it has others.
     Exit { pid: u32 },
     /// Some events were lost.
     Lost,
-}
-
-impl Event {
-    /// Returns the process that has ended.
-    pub(crate) fn ended(&self) -> Option<u32> {
-        if let Self::Exit { pid } = *self { Some(pid) } else { None }
-    }
 }
 
 /// Sizes of the headers before an event, and where an event's details begin.
@@ -66,7 +59,10 @@ impl Events {
         )?;
         rustix::net::bind(&socket, &SocketAddrNetlink::new(0, PROC))?;
         // Forks come in storms; a lost exec is an application that starts slowly.
-        let _smaller_is_fine = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, 1 << 20);
+        let (size, set) = (1 << 20, rustix::net::sockopt::set_socket_recv_buffer_size_force);
+        if set(&socket, size).is_err() {
+            let _smaller_is_fine = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, size);
+        }
         rustix::net::send(&socket, &subscription(), SendFlags::empty())?;
         Ok(Self { socket, buffer: vec![0; 4096] })
     }

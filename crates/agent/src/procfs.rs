@@ -24,6 +24,8 @@ pub(crate) struct Identity {
     pub(crate) is_kernel: bool,
     /// When it was started, in ticks since boot: tells processes with the same number apart.
     pub(crate) started: u64,
+    /// Processor time that it has used, its ended threads included.
+    pub(crate) worked: Duration,
 }
 
 impl Proc {
@@ -53,6 +55,15 @@ impl Proc {
     pub(crate) fn started(&self, pid: u32, thread: u32) -> Option<u64> {
         let stat = read(&self.0.join(format!("{pid}/task/{thread}/stat")))?;
         fields(&stat)?.nth(STARTED)?.parse().ok()
+    }
+
+    /// Returns whether all threads of a process have ended.
+    pub(crate) fn has_ended(&self, pid: u32) -> bool {
+        let Some(stat) = read(&self.0.join(pid.to_string()).join("stat")) else { return true };
+        let Some(mut fields) = fields(&stat) else { return true };
+        let is_dead = fields.next().is_some_and(|state| ENDED.contains(&state));
+        // The first thread waits for the others.
+        is_dead && fields.nth(THREADS - 1).is_none_or(|threads| threads == "0" || threads == "1")
     }
 
     /// Returns the counters of a process; whether it exists shows when they are read.
@@ -111,11 +122,7 @@ impl Counters {
     /// Returns how much processor time the process has used, its ended threads included; `None` if it
     /// is gone.
     pub(crate) fn worked(&mut self) -> Option<Duration> {
-        let text = read_kept(&mut self.stat, &self.dir, "stat").ok()?;
-        let mut times = fields(&text)?.skip(WORKED);
-        let mut next = || times.next()?.parse::<u64>().ok();
-        let ticks = next()? + next()?;
-        Some(Duration::from_millis(ticks * 1000 / clock_ticks_per_second()))
+        Some(parse_stat(&read_kept(&mut self.stat, &self.dir, "stat").ok()?)?.worked)
     }
 
     /// Closes its files, until it is read again.
@@ -130,6 +137,8 @@ const KEPT: i32 = 512;
 
 /// The state of a thread that waits for a disk.
 const HELD_UP: &str = "D";
+/// States of a thread that has ended.
+const ENDED: [&str; 2] = ["Z", "X"];
 /// Where in `stat`, counted from the state, its time as a user and in the kernel are, the number of
 /// threads, and when it was started.
 const WORKED: usize = 11;
@@ -175,12 +184,14 @@ fn parse_stat(text: &str) -> Option<Identity> {
     let name = text.rsplit_once(')')?.0.split_once('(')?.1.to_owned();
     // State, ppid, pgrp, session, tty, tpgid, flags, ...
     let fields: Vec<&str> = fields(text)?.collect();
-    let flags: u64 = fields.get(6)?.parse().ok()?;
+    let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
+    let ticks = number(WORKED)? + number(WORKED + 1)?;
     Some(Identity {
         name,
         parent: fields.get(1)?.parse().ok()?,
-        is_kernel: flags & KERNEL_THREAD != 0,
-        started: fields.get(STARTED)?.parse().ok()?,
+        is_kernel: number(6)? & KERNEL_THREAD != 0,
+        started: number(STARTED)?,
+        worked: Duration::from_millis(ticks * 1000 / clock_ticks_per_second()),
     })
 }
 
@@ -193,9 +204,15 @@ mod tests {
 
     #[test]
     fn names_may_have_parentheses_and_blanks() {
-        let text = "42 (a b) c) S 7 1 1 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 1234 0 0";
-        let expected =
-            Identity { name: "a b) c".to_owned(), parent: 7, is_kernel: false, started: 1234 };
+        let text = "42 (a b) c) S 7 1 1 0 -1 4194304 1 2 3 4 150 25 6 7 20 0 1 0 1234 0 0";
+        let expected = Identity {
+            name: "a b) c".to_owned(),
+            parent: 7,
+            is_kernel: false,
+            started: 1234,
+            // A tick is a hundredth of a second on all architectures of Linux but one.
+            worked: Duration::from_millis(1750),
+        };
         assert_eq!(parse_stat(text), Some(expected));
         let mut fields = fields(text).expect("it has fields");
         assert_eq!((fields.next(), fields.nth(THREADS - 1)), (Some("S"), Some("1")));

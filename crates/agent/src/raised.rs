@@ -102,15 +102,15 @@ impl Raised {
         let raised = self.processes.get(&parent).and_then(|threads| heritage(parent, threads));
         let heritage = raised.or_else(|| self.lately.get(&parent).copied());
         let Some(mut thread) = heritage else { return };
-        match IoPrio::of(child) {
-            Ok(now) if !has_ended => {
-                if now != thread.now {
-                    return;
-                }
+        // Of one that has ended nothing is written down: no thread was started then.
+        thread.started = 0;
+        if !has_ended && let Ok(now) = IoPrio::of(child) {
+            if now == thread.now {
                 thread.started = self.proc.started(child, child).unwrap_or_default();
                 self.journal.raised(entry(child, child, thread));
+            } else if !self.proc.has_ended(child) {
+                return;
             }
-            _ => {}
         }
         self.processes.insert(child, Threads::from([(child, thread)]));
     }
@@ -327,6 +327,7 @@ mod tests {
         raised.restore(parent.id());
         raised.forked(parent.id(), late.id(), false);
         let ordinary = parent.beget();
+        stage.process(ordinary.id(), parent.id(), "ordinary");
         raised.forked(parent.id(), ordinary.id(), false);
         assert!(!raised.has(ordinary.id()), "it was born afterwards");
         stage.process(last.id(), parent.id(), "last");
@@ -340,16 +341,24 @@ mod tests {
         stage.process(parent.id(), 1, "parent");
         let mut raised = Raised::new(stage.proc(), stage.journal());
         raised.raise(parent.id(), IoPrio::HIGH).expect("best effort is allowed");
-        let (first, second) = (parent.beget(), parent.beget());
-        // Of processes that there are not, one of which is known to have ended.
-        let (gone, ended) = (u32::MAX >> 1, u32::MAX >> 2);
-        for (child, has_ended, orphan) in [(gone, false, &first), (ended, true, &second)] {
+        // One is gone, one waits to be asked what became of it, and one's number is another's already.
+        let (gone, again) = (u32::MAX >> 1, Sleeper::new());
+        let mut unasked = std::process::Command::new("true").spawn().expect("a program");
+        while !Proc::new("/proc").has_ended(unasked.id()) {
+            std::thread::yield_now();
+        }
+        stage.process(again.id(), 1, "again");
+        let middle = [(gone, false), (unasked.id(), false), (again.id(), true)];
+        let orphans = middle.map(|(child, has_ended)| {
+            let orphan = parent.beget();
             raised.forked(parent.id(), child, has_ended);
             raised.forked(child, orphan.id(), false);
             raised.forget(child);
-        }
+            orphan
+        });
         drop(raised);
-        assert_eq!([prio(&first), prio(&second)], [IoPrio(0); 2]);
+        assert_eq!(orphans.map(|orphan| prio(&orphan)), [IoPrio(0); 3]);
+        unasked.wait().expect("it is ours");
     }
 
     #[test]
@@ -364,6 +373,7 @@ mod tests {
         raised.raise(child.id(), IoPrio::HIGH).expect("best effort is allowed");
         assert_eq!(prio(&child), IoPrio::HIGH);
     }
+
     /// A raised process with two threads, of which one was unknown when its agent was killed, and
     /// one with a priority of its own.
     fn killed(stage: &Stage) -> [Sleeper; 3] {

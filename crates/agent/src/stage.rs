@@ -52,9 +52,25 @@ impl Stage {
 
     /// Gives a process another name, or makes it another one.
     pub(crate) fn program(&self, pid: u32, parent: u32, name: &str, started: u64) {
-        let head = format!("{pid} ({name}) S {parent} 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0");
+        self.stat(pid, &format!("({name}) S {parent}"), 1, started);
+    }
+
+    /// Ends the first thread of a process of so many, which is left until the others have ended, and
+    /// somebody asks for it.
+    pub(crate) fn dead(&self, pid: u32, threads: u32) {
+        self.stat(pid, "(dead) Z 1", threads, 9);
+    }
+
+    fn stat(&self, pid: u32, who: &str, threads: u32, started: u64) {
+        let rest = format!("1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 {threads} 0 {started} 0 0");
         let stat = self.0.join(format!("{pid}/stat"));
-        fs::write(stat, format!("{head} {started} 0 0")).expect("a file of ours");
+        fs::write(stat, format!("{pid} {who} {rest}")).expect("a file of ours");
+    }
+
+    /// Says how much a process has read from disks.
+    pub(crate) fn has_read(&self, pid: u32, bytes: u64) {
+        let io = self.0.join(format!("{pid}/io"));
+        fs::write(io, format!("read_bytes: {bytes}\n")).expect("a file of ours");
     }
 
     /// Adds a thread of a process.

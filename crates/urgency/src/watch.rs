@@ -10,8 +10,8 @@
 //!   for the disk meanwhile.
 //!
 //! Both are bounded in time and in bytes, so a wrong guess costs little. A program that starts
-//! computes now and then: one that has been at the disk all the time for seconds, and used next to
-//! no processor time, only reads. Who is marked by hand is no guess; as a player he stays one: the
+//! computes now and then: one that has been at the disk nearly all the time for seconds, and used next
+//! to no processor time, only reads. Who is marked by hand is no guess; as a player he stays one: the
 //! host's credit bounds what that costs.
 //!
 //! Source: P. Valente and A. Avanzini, "Evolution of the BFQ Storage-I/O Scheduler", 2015; the
@@ -30,9 +30,10 @@ const OFTEN: Duration = Duration::from_millis(20);
 const JUST: Duration = Duration::from_millis(250);
 const LATELY: Duration = Duration::from_secs(2);
 
-/// Of the looks at a program that starts, one of so many finds it at something else than the disk.
+/// A program that starts is at something else than the disk for at least this part of its time, as
+/// far as looks tell: whoever has read since the last one counts as at the disk.
 const AWAY_SHARE: u32 = 10;
-/// And it computes for at least such a part of the time.
+/// Or it computes for at least this part.
 const WORK_SHARE: u32 = 20;
 
 /// Bounds of the rules.
@@ -109,11 +110,12 @@ pub struct Watched {
 #[derive(Clone, Copy, Debug)]
 struct Start {
     since: Duration,
-    /// Its processor time before; unknown at first.
+    /// Its processor time before; none if it is to be told first.
     worked: Option<Duration>,
-    /// How often it was looked at, and was not at the disk.
-    looks: u32,
-    away: u32,
+    /// Time before the looks that have found it at something else than the disk.
+    away: Duration,
+    /// Time before the last look.
+    interval: Duration,
 }
 
 /// The rhythm in which a process reads.
@@ -146,16 +148,17 @@ impl Watched {
         }
     }
 
-    /// Says that the process has begun a new program. One of a burst is nobody's wish.
-    pub fn started(&mut self, now: Duration, rules: &Rules, in_burst: bool) {
+    /// Says that the process, which has used so much processor time, has begun a new program. One of a
+    /// burst is nobody's wish.
+    pub fn started(&mut self, now: Duration, worked: Duration, rules: &Rules, in_burst: bool) {
         self.in_burst = in_burst;
         self.batch = Batches::default();
+        self.start = None;
         if in_burst {
             self.level = Level::None;
         } else {
             self.raise(now, rules);
-            // Whoever becomes another program has hardly begun, or is not taken for one that reads.
-            self.doubt(now, Some(Duration::ZERO));
+            self.doubt(now, Some(worked));
         }
     }
 
@@ -203,22 +206,28 @@ impl Watched {
             self.seen_asleep = false;
         }
         if let Some(start) = &mut self.start {
-            start.looks += 1;
-            start.away += u32::from(self.seen_asleep);
+            start.interval = now.saturating_sub(self.looked);
+            if self.seen_asleep {
+                start.away += start.interval;
+            }
         }
         self.looked = now;
         self.rhythm(now, read, paused, rules);
         if self.level != Level::None && (now >= self.until || bytes > self.last_byte) {
-            let was_starting = self.level == Level::Interactive;
-            self.level = Level::None;
-            // In the midst of a batch, which must not wait for the next one to be noticed.
-            let lately =
-                self.batch.began.is_some_and(|began| now.saturating_sub(began) < rules.idle);
-            if was_starting && lately && self.batch.good >= rules.soft_batches {
-                self.play(now, rules);
-            }
+            self.end(now, rules);
         }
         self.level
+    }
+
+    /// Ends what was urgent; who has been found to play while it started goes on as a player.
+    fn end(&mut self, now: Duration, rules: &Rules) {
+        let was_starting = self.level == Level::Interactive;
+        (self.level, self.start) = (Level::None, None);
+        // In the midst of a batch, which must not wait for the next one to be noticed.
+        let lately = self.batch.began.is_some_and(|began| now.saturating_sub(began) < rules.idle);
+        if was_starting && lately && self.batch.good >= rules.soft_batches {
+            self.play(now, rules);
+        }
     }
 
     /// Returns whether it matters whether it sleeps or waits for the disk: it has just ceased to
@@ -231,7 +240,7 @@ impl Watched {
     /// Says whether it waits for the disk. Who does is not asleep, and makes no pause.
     pub fn seen(&mut self, now: Duration, held_up: bool) {
         if let Some(start) = self.start.as_mut().filter(|_| !held_up && !self.seen_asleep) {
-            start.away += 1;
+            start.away += start.interval;
         }
         self.seen_asleep = !held_up;
         if held_up {
@@ -239,13 +248,14 @@ impl Watched {
         }
     }
 
-    /// Returns whether it matters how much processor time it has used.
-    pub fn is_doubted(&self, now: Duration, rules: &Rules) -> bool {
+    /// Returns whether it is to be told how much processor time the process has used.
+    pub fn wants_worked(&self, now: Duration, rules: &Rules) -> bool {
         let is_due = |start: Start| start.worked.is_none() || now >= start.since + rules.only_reads;
         self.level == Level::Interactive && self.start.is_some_and(is_due)
     }
 
-    /// Says how much processor time it has used in its life; who only reads ceases to be urgent.
+    /// Says how much processor time the process has used in its life; who only reads ceases to be
+    /// urgent.
     pub fn worked(&mut self, now: Duration, time: Duration, rules: &Rules) {
         let Some(start) = &mut self.start else { return };
         let Some(before) = start.worked else {
@@ -257,10 +267,10 @@ impl Watched {
             return;
         }
         let works = time.saturating_sub(before) * WORK_SHARE >= span;
-        let is_away = start.away * AWAY_SHARE >= start.looks;
+        let is_away = start.away * AWAY_SHARE >= span;
         self.start = None;
         if !works && !is_away && self.level == Level::Interactive {
-            self.level = Level::None;
+            self.end(now, rules);
         }
     }
 
@@ -314,7 +324,8 @@ impl Watched {
 
     /// Begins to look whether it is a program that starts; it has used so much processor time.
     fn doubt(&mut self, now: Duration, worked: Option<Duration>) {
-        self.start = Some(Start { since: now, worked, looks: 0, away: 0 });
+        let (away, interval) = (Duration::ZERO, Duration::ZERO);
+        self.start = Some(Start { since: now, worked, away, interval });
     }
 
     /// Follows the batches: a player reads a little, pauses, and reads again.
@@ -389,7 +400,7 @@ mod tests {
     #[test]
     fn a_new_program_is_urgent_until_its_time_is_over() {
         let mut watched = Watched::new(START, 0);
-        watched.started(START, &rules(), false);
+        watched.started(START, Duration::ZERO, &rules(), false);
         let levels = run(&mut watched, START, 600, |_| 1_000);
         assert!(levels[..500].iter().all(|&level| level == Level::Interactive));
         assert!(levels[500..].iter().all(|&level| level == Level::None));
@@ -398,7 +409,7 @@ mod tests {
     #[test]
     fn a_new_program_is_urgent_until_its_bytes_are_used_up() {
         let mut watched = Watched::new(START, 0);
-        watched.started(START, &rules(), false);
+        watched.started(START, Duration::ZERO, &rules(), false);
         let levels = run(&mut watched, START, 100, |_| 10_000_000);
         let urgent = levels.iter().filter(|&&level| level == Level::Interactive).count();
         assert_eq!(urgent, 6, "6 looks of 10 MB within 61 MB");
@@ -407,7 +418,7 @@ mod tests {
     #[test]
     fn who_reads_nothing_is_helped_for_a_moment_only() {
         let mut watched = Watched::new(START, 0);
-        watched.started(START, &rules(), false);
+        watched.started(START, Duration::ZERO, &rules(), false);
         assert_eq!(watched.wants(START + 999 * MS), Level::Interactive);
         assert_eq!(watched.wants(START + 1000 * MS), Level::None);
         assert_eq!(watched.look(START + 5000 * MS, 4096, &rules()), Level::Interactive);
@@ -450,7 +461,7 @@ mod tests {
     fn who_is_held_up_at_the_disk_is_helped_until_its_time_is_over() {
         let mut watched = Watched::new(START, 0);
         let rules = rules();
-        watched.started(START, &rules, false);
+        watched.started(START, Duration::ZERO, &rules, false);
         for look in 0..499 {
             let now = START + 20 * look * MS;
             assert_eq!(watched.look(now, 4096, &rules), Level::Interactive);
@@ -462,25 +473,31 @@ mod tests {
         assert_eq!(watched.look(START + 10_000 * MS, 4096, &rules), Level::None);
     }
 
-    /// Starts a program that is looked at for 10 s, reads 4 KiB between two looks unless it is `away`
-    /// and has used `work` thousandths of the time; returns for how many looks it was urgent.
-    fn start(watched: &mut Watched, work: u32, away: impl Fn(u32) -> bool) -> u32 {
-        let rules = rules();
-        let mut urgent = 0;
-        for look in 1..=500 {
-            let now = START + 20 * look * MS;
-            let bytes = watched.bytes + u64::from(!away(look)) * 4096;
+    /// Starts a program that is looked at for 10 s as often as it wants to be, reads 4 KiB before each
+    /// look unless it is `away` then (ms after the start), and has used `work` thousandths of the time;
+    /// returns for how long it was urgent.
+    fn start(watched: &mut Watched, work: u32, away: impl Fn(u128) -> bool) -> Duration {
+        let (rules, before) = (rules(), Duration::from_secs(77));
+        let mut now = START;
+        while now < START + Duration::from_secs(10) {
+            let interval = watched.next_look(now);
+            // At multiples of it, as the agent does.
+            now += interval;
+            let past = (now - START).as_millis() % interval.as_millis();
+            now -= u32::try_from(past).expect("less than a second") * MS;
+            let bytes = watched.bytes + u64::from(!away((now - START).as_millis())) * 4096;
             watched.look(now, bytes, &rules);
             if watched.is_in_doubt(now) {
                 watched.seen(now, false);
             }
-            if watched.is_doubted(now, &rules) {
-                let before = Duration::from_secs(77);
+            if watched.wants_worked(now, &rules) {
                 watched.worked(now, before + (now - START) * work / 1000, &rules);
             }
-            urgent += u32::from(watched.level() == Level::Interactive);
+            if watched.level() != Level::Interactive {
+                break;
+            }
         }
-        urgent
+        now - START
     }
 
     fn woken() -> Watched {
@@ -491,46 +508,62 @@ mod tests {
 
     #[test]
     fn who_only_reads_is_none_that_starts() {
-        assert_eq!(start(&mut woken(), 10, |_| false), 199, "for 4 s");
-        assert_eq!(start(&mut woken(), 10, |look| look % 20 == 0), 199, "hardly ever away");
-        assert_eq!(start(&mut woken(), 60, |_| false), 499, "it computes");
-        assert_eq!(start(&mut woken(), 10, |look| look % 8 == 0), 499, "it does something else");
-        // One look finds it asleep, the others need not ask.
-        assert_eq!(start(&mut woken(), 10, |look| look % 250 < 25), 499, "it sleeps");
+        let (short, long) = (4000 * MS, 10_000 * MS);
+        assert_eq!(start(&mut woken(), 10, |_| false), short);
+        assert_eq!(start(&mut woken(), 10, |ms| ms % 400 == 0), short, "hardly ever away");
+        assert_eq!(start(&mut woken(), 60, |_| false), long, "it computes");
+        assert_eq!(start(&mut woken(), 10, |ms| ms % 160 == 0), long, "it does something else");
+        // It is looked at less often meanwhile.
+        let sleeps = |until: u128| start(&mut woken(), 10, move |ms| (1000..until).contains(&ms));
+        assert_eq!((sleeps(1340), sleeps(1460)), (short, long), "a tenth is 400 ms");
+    }
+
+    #[test]
+    fn a_player_that_is_found_as_its_start_is_doubted_plays_on() {
+        let mut watched = woken();
+        let rules = rules();
+        // Batches of 160 ms with pauses of 80 ms, then one that does not end.
+        for look in 1..=200 {
+            let (now, pauses) = (START + 20 * look * MS, look % 12 > 8 && look < 180);
+            let bytes = watched.bytes + u64::from(!pauses) * 40_000;
+            watched.look(now, bytes, &rules);
+            if watched.is_in_doubt(now) {
+                watched.seen(now, !pauses);
+            }
+        }
+        watched.start.as_mut().expect("it is doubted").away = Duration::ZERO;
+        watched.worked(START + 4000 * MS, Duration::ZERO, &rules);
+        watched.start.as_mut().expect("it is doubted").worked = Some(Duration::ZERO);
+        watched.worked(START + 4000 * MS, Duration::ZERO, &rules);
+        assert_eq!(watched.level(), Level::SoftRealTime);
     }
 
     #[test]
     fn processor_time_counts_from_the_start_on() {
+        let (before, end) = (Duration::from_secs(3), START + 4000 * MS);
         let mut program = Watched::new(START, 0);
-        program.started(START, &rules(), false);
-        assert!(!program.is_doubted(START, &rules()), "it has had none");
-        program.look(START + 20 * MS, 4096, &rules());
-        assert!(program.is_doubted(START + 4000 * MS, &rules()));
+        program.started(START, before, &rules(), false);
+        assert!(!program.wants_worked(START, &rules()), "it was told");
+        assert!(program.wants_worked(end, &rules()));
         let mut other = program.clone();
-        program.worked(START + 4000 * MS, 199 * MS, &rules());
+        program.worked(end, before + 199 * MS, &rules());
         assert_eq!(program.level(), Level::None);
-        other.worked(START + 4000 * MS, 200 * MS, &rules());
+        other.worked(end, before + 200 * MS, &rules());
         assert_eq!(other.level(), Level::Interactive);
-        assert!(!other.is_doubted(START + 5000 * MS, &rules()), "once");
+        assert!(!other.wants_worked(end + 1000 * MS, &rules()), "once");
     }
 
     #[test]
     fn who_was_marked_by_hand_may_only_read() {
-        let mut watched = Watched::new(START, 0);
+        let mut watched = woken();
         watched.marked(START, &rules(), Level::Interactive);
-        assert_eq!(start(&mut watched, 0, |_| false), 499);
-        // And so may the program that is started for it.
-        let mut watched = Watched::new(START, 0);
-        watched.marked(START, &rules(), Level::Interactive);
-        let mut watched = watched.renewed(START, 0, &rules());
-        watched.marked(START, &rules(), Level::Interactive);
-        assert_eq!(start(&mut watched, 0, |_| false), 499);
+        assert_eq!(start(&mut watched, 0, |_| false), 10_000 * MS);
     }
 
     #[test]
     fn programs_of_a_burst_are_not_urgent_and_do_not_wake_up() {
         let mut watched = Watched::new(START, 0);
-        watched.started(START, &rules(), true);
+        watched.started(START, Duration::ZERO, &rules(), true);
         assert_eq!(watched.look(START + 20 * MS, 4096, &rules()), Level::None);
         assert_eq!(watched.look(START + 4000 * MS, 8192, &rules()), Level::None);
     }
@@ -585,7 +618,7 @@ mod tests {
     #[test]
     fn a_program_that_starts_in_batches_is_not_taken_for_a_player_before_its_time_is_over() {
         let mut watched = Watched::new(START, 0);
-        watched.started(START, &rules(), false);
+        watched.started(START, Duration::ZERO, &rules(), false);
         assert_eq!(play(&mut watched, START, 40, 6), Level::Interactive);
         // From the very moment on.
         for look in 0..30 {
@@ -668,6 +701,9 @@ mod tests {
     #[test]
     fn sleepers_are_looked_at_seldom() {
         let watched = Watched::new(START, 0);
+        assert_eq!(watched.next_look(START + 249 * MS), 20 * MS);
+        assert_eq!(watched.next_look(START + 250 * MS), 60 * MS);
+        assert!(!watched.is_asleep(START + 1999 * MS) && watched.is_asleep(START + 2000 * MS));
         assert!(watched.next_look(START) < watched.next_look(START + 10_000 * MS));
         assert!(watched.next_look(START + 10_000 * MS) < watched.next_look(START + 90_000 * MS));
     }

@@ -31,6 +31,89 @@ fn what_a_child_inherits_is_given_back_though_nobody_tells_of_forks() {
     }
 }
 
+/// An agent that is told of events.
+fn told(stage: &Stage) -> Agent {
+    let mut agent = agent(stage);
+    agent.next_scan = Duration::MAX;
+    agent
+}
+
+#[test]
+fn who_begins_a_program_by_a_thread_that_is_not_the_first_goes_on() {
+    let (stage, process) = (Stage::new("thread"), Sleeper::new());
+    let (mut agent, pid, now) = (told(&stage), process.id(), clock::now());
+    stage.process(pid, 1, "before");
+    agent.handle(now, &[Event::Exec { pid }]);
+    agent.look(now);
+    assert_eq!(IoPrio::of(pid).expect("it runs"), IoPrio::HIGH);
+    // Its first thread ends, and it takes that one's place.
+    stage.program(pid, 1, "after", 9);
+    agent.handle(now, &[Event::Exit { pid }, Event::Exec { pid }]);
+    assert_eq!(agent.processes[&pid].name, "after");
+    assert_eq!(agent.processes[&pid].watched.level(), Level::Interactive);
+    // Its first thread ends, and it goes on with the others, and ends.
+    stage.dead(pid, 2);
+    agent.handle(now, &[Event::Exit { pid }]);
+    assert!(agent.processes.contains_key(&pid) && agent.raised.has(pid));
+    stage.dead(pid, 1);
+    agent.handle(now, &[Event::Exit { pid }]);
+    assert!(!agent.processes.contains_key(&pid) && !agent.raised.has(pid));
+}
+
+#[test]
+fn what_is_given_back_after_another_program_is_what_was_before_the_first() {
+    let (stage, process) = (Stage::new("twice"), Sleeper::new());
+    let (mut agent, pid, now) = (told(&stage), process.id(), clock::now());
+    stage.process(pid, 1, "before");
+    agent.handle(now, &[Event::Exec { pid }]);
+    agent.look(now);
+    agent.handle(now, &[Event::Exit { pid }, Event::Exec { pid }]);
+    agent.look(now);
+    agent.look(now + Duration::from_secs(20));
+    assert_eq!(IoPrio::of(pid).expect("it runs"), IoPrio(0));
+}
+
+#[test]
+fn programs_that_have_ended_already_make_a_job_too() {
+    let (stage, process) = (Stage::new("job"), Sleeper::new());
+    let (mut agent, pid, now) = (told(&stage), process.id(), clock::now());
+    stage.process(pid, 7, "last");
+    let begun = |child| [Event::Fork { parent: 7, child }, Event::Exec { pid: child }];
+    for ended in 0..8 {
+        let child = u32::MAX - ended;
+        // Not always told together.
+        let (fork, rest) = ([begun(child)[0]], [begun(child)[1], Event::Exit { pid: child }]);
+        agent.handle(now, &fork);
+        agent.handle(now, &rest);
+    }
+    let level = |agent: &Agent| agent.processes[&pid].watched.level();
+    agent.handle(now + BURST_WINDOW, &begun(pid));
+    assert_eq!(level(&agent), Level::None);
+    // Those are long ago then.
+    agent.handle(now + 2 * BURST_WINDOW, &[Event::Exec { pid }]);
+    assert_eq!(level(&agent), Level::Interactive);
+    assert_eq!(agent.parents.len(), 1, "of those who live");
+}
+
+#[test]
+fn who_only_reads_is_urgent_for_four_seconds() {
+    let (stage, process) = (Stage::new("reads"), Sleeper::new());
+    let (mut agent, pid, start) = (told(&stage), process.id(), clock::now());
+    stage.process(pid, 1, "reader");
+    agent.handle(start, &[Event::Exec { pid }]);
+    let mut end = None;
+    for looks in 1..500 {
+        let now = start + looks * Duration::from_millis(20);
+        stage.has_read(pid, u64::from(looks) * 4096);
+        agent.look(now);
+        if agent.processes[&pid].watched.level() == Level::None {
+            end = end.or(Some(now - start));
+        }
+    }
+    assert_eq!(end, Some(Duration::from_secs(4)));
+    assert_eq!(IoPrio::of(pid).expect("it runs"), IoPrio(0));
+}
+
 #[test]
 fn whom_nobody_can_watch_is_told_of() {
     let (stage, seen, unseen) = (Stage::new("unseen"), Sleeper::new(), Sleeper::new());

@@ -86,7 +86,7 @@ impl Agent {
     /// Takes note of a process that starts.
     pub(crate) fn started(&mut self, now: Nanos, number: u32) {
         let mut watched = Watched::new(since_start(now), 0);
-        watched.started(since_start(now), &self.rules, false);
+        watched.started(since_start(now), Duration::ZERO, &self.rules, false);
         let next_look = now + HEARS;
         self.processes.push(Process { number, watched, next_look, ordinary: None });
         self.looks_at = Some(self.looks_at.map_or(next_look, |planned| planned.min(next_look)));
@@ -160,7 +160,7 @@ impl Process {
         if self.watched.is_in_doubt(time) {
             self.watched.seen(time, waits);
         }
-        if self.watched.is_doubted(time, rules) {
+        if self.watched.wants_worked(time, rules) {
             self.watched.worked(time, Duration::from_nanos(life.computed.0), rules);
         }
         let mut level = self.watched.level();
