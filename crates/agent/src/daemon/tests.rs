@@ -1,6 +1,8 @@
 //! The agent beside processes of its own.
 
+use super::told::BURST_WINDOW;
 use super::*;
+use crate::events::Event;
 use crate::stage::{Sleeper, Stage};
 
 /// An agent that asks nobody for help, and that nobody tells of new programs.
