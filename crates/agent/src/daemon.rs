@@ -70,8 +70,8 @@ struct Process {
     watched: Watched,
     reason: &'static str,
     next_look: Duration,
-    /// When its threads are given the priority again, and whether that was refused.
-    next_raise: Duration,
+    /// When its threads are given the priority again, once they were, and whether that was refused.
+    next_raise: Option<Duration>,
     is_refused: bool,
 }
 
@@ -320,7 +320,7 @@ impl Agent {
             watched,
             reason: if is_by_hand { BY_HAND } else { AWAKE },
             next_look: now,
-            next_raise: now,
+            next_raise: None,
             is_refused: false,
         };
         self.processes.insert(pid, process);
@@ -404,9 +404,9 @@ impl Agent {
             }
             if level != Level::None {
                 // Again while it lasts: it may have new threads.
-                let begins = before == Level::None || !self.raised.has(pid);
-                if begins || now >= process.next_raise {
-                    process.next_raise = now + if begins { THREADS_SOON } else { THREADS_AGAIN };
+                let pause = process.next_raise.map_or(THREADS_SOON, |_| THREADS_AGAIN);
+                if process.next_raise.is_none_or(|at| now >= at) {
+                    process.next_raise = Some(now + pause);
                     let raised = self.raised.raise(pid, self.high);
                     self.allowed.once |= raised.is_ok() && self.raised.has(pid);
                     // Once for each process, though it is tried again and again.
@@ -416,7 +416,10 @@ impl Agent {
                         self.allowed.why = error.to_string();
                     }
                 }
-            } else if before != Level::None || self.raised.has(pid) {
+                continue;
+            }
+            process.next_raise = None;
+            if before != Level::None || self.raised.has(pid) {
                 self.raised.restore(pid);
             }
         }

@@ -116,6 +116,32 @@ fn who_only_reads_is_urgent_for_four_seconds() {
     assert_eq!(IoPrio::of(pid).expect("it runs"), IoPrio(0));
 }
 
+/// Also of a process that has a priority of its own, which is left alone.
+#[test]
+fn threads_are_searched_for_after_a_tenth_of_a_second_and_then_once_a_second() {
+    let (stage, leader) = (Stage::new("search"), Sleeper::new());
+    let (mut agent, pid, start) = (told(&stage), leader.id(), clock::now());
+    IoPrio(2 << 13 | 6).set(pid).expect("best effort is allowed");
+    stage.process(pid, 1, "leader");
+    agent.handle(start, &[Event::Exec { pid }]);
+    agent.look(start);
+    let mut found = Vec::new();
+    for (first, last) in [(20, 100), (120, 1_100), (1_120, 2_100)] {
+        let thread = Sleeper::new();
+        stage.thread(pid, thread.id());
+        for ms in (first..=last).step_by(20) {
+            stage.has_read(pid, ms * 4096);
+            agent.look(start + Duration::from_millis(ms));
+            if IoPrio::of(thread.id()).expect("it runs") == IoPrio::HIGH {
+                found.push(ms);
+                break;
+            }
+        }
+        stage.ended(pid, thread.id());
+    }
+    assert_eq!(found, [100, 1_100, 2_100]);
+}
+
 #[test]
 fn whom_nobody_can_watch_is_told_of() {
     let (stage, seen, unseen) = (Stage::new("unseen"), Sleeper::new(), Sleeper::new());
