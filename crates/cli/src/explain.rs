@@ -45,6 +45,15 @@ fn pool_rows(text: &mut String, pool: &PoolExplain) {
             let kept = time(vm.kept_ns);
             let _infallible = writeln!(text, "  VM {}: device kept idle {kept} for it", vm.name);
         }
+        if vm.ahead_ns > 0 {
+            let ahead = time(vm.ahead_ns);
+            let until = if vm.owes { ", raised for short starts alone until less is" } else { "" };
+            let _infallible = writeln!(
+                text,
+                "  VM {}: ahead of its share by {ahead} now, to be given back{until}",
+                vm.name
+            );
+        }
     }
     text.push('\n');
 }
@@ -129,6 +138,7 @@ mod tests {
             own_ns: 900_000_000,
             idled_ns: 299_995_000,
             kept_ns: 70_000_000,
+            ahead_ns: 12_500_000_000,
             blames: vec![blame("db", 9_100_000_000), blame("backup", 2_000_000_000)],
             disks: vec![DiskExplain {
                 name: "root".to_owned(),
@@ -138,7 +148,8 @@ mod tests {
             }],
             ..VmExplain::default()
         };
-        let idle = VmExplain { name: "idle".to_owned(), ..VmExplain::default() };
+        let (name, ahead_ns) = ("idle".to_owned(), 40_000_000_000);
+        let idle = VmExplain { name, ahead_ns, owes: true, ..VmExplain::default() };
         let pool = PoolExplain {
             name: "main".to_owned(),
             scheduler: "bfq".to_owned(),
@@ -157,8 +168,10 @@ web                  12.3 s     1.5 ms  VM db                         9.1 s   73
                                         own requests               900.0 ms    7.3 %
                                         device kept idle           300.0 ms    2.4 %
                                         limits                         5 µs    0.0 %
+  VM idle: ahead of its share by 40.0 s now, to be given back, raised for short starts alone until less is
   disk root: 12 requests waited 1.0 s / 2.0 s / 12.3 s, were served 125 µs / 130 µs / 1.5 ms
   VM web: device kept idle 70.0 ms for it
+  VM web: ahead of its share by 12.5 s now, to be given back
 
 "
         );

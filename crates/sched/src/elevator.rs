@@ -11,7 +11,7 @@ use crate::kyber::{Kyber, KyberTunables};
 use crate::merge::MergeLimits;
 use crate::noop::Noop;
 use crate::{
-    GroupId, GroupReport, GroupStats, Insertion, Nanos, Next, Priority, QueueId, Request,
+    GroupId, GroupReport, GroupStats, Insertion, Lead, Nanos, Next, Priority, QueueId, Request,
     Scheduler, Tag, Urgency, Weight,
 };
 
@@ -388,6 +388,10 @@ impl Scheduler for Elevator {
 
     fn group_stats(&self, group: GroupId) -> Option<GroupStats> {
         each!(&self.0, inner => inner.group_stats(group))
+    }
+
+    fn lead(&self, now: Nanos, group: GroupId) -> Option<Lead> {
+        each!(&self.0, inner => inner.lead(now, group))
     }
 
     fn check_invariants(&self) {

@@ -47,6 +47,15 @@ pub struct GroupReport {
     pub raised: bool,
 }
 
+/// What a group got ahead of its share by raises, and gives back.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Lead {
+    /// By how much time of the device it is ahead.
+    pub ahead: Nanos,
+    /// Whether that is so much that it is raised for short starts alone until a part of it is gone.
+    pub is_spent: bool,
+}
+
 /// How urgent somebody outside says that a queue's requests are.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Urgency {
@@ -187,6 +196,11 @@ pub trait Scheduler {
 
     /// Returns the statistics of a group, or nothing from an elevator that keeps none.
     fn group_stats(&self, _group: GroupId) -> Option<GroupStats> {
+        None
+    }
+
+    /// Returns what a group has ahead of its share, or nothing from an elevator that lends nothing.
+    fn lead(&self, _now: Nanos, _group: GroupId) -> Option<Lead> {
         None
     }
 

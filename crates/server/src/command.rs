@@ -10,7 +10,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::time::Duration;
 
 use evenkeel_engine::{Ask, EngineConfig, Explanation, Geometry, HelpReport};
-use evenkeel_sched::{Nanos, Weight};
+use evenkeel_sched::{Lead, Nanos, Weight};
 use rustix::event::EventfdFlags;
 
 use crate::limits::Control;
@@ -90,6 +90,8 @@ pub(crate) struct Explained {
     pub(crate) explanation: Explanation,
     /// For each of its causes, in order, the position of the blamed VM in the pool's list of groups.
     pub(crate) blamed: Vec<usize>,
+    /// What it has ahead of its share.
+    pub(crate) lead: Option<Lead>,
 }
 
 /// The worker has ended; nothing of its disks is served any more.

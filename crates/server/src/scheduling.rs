@@ -138,7 +138,8 @@ impl Scheduling {
         let vms = &self.names.vms;
         let names: BTreeMap<usize, &str> = vms.iter().map(|(name, at)| (*at, &**name)).collect();
         let vm = |(vm, at): &(String, usize)| {
-            let Explained { explanation, blamed } = explained.get(*at)?;
+            let Explained { explanation, blamed, lead } = explained.get(*at)?;
+            let lead = lead.unwrap_or_default();
             let causes = explanation.causes.iter().zip(blamed);
             let mut blames: Vec<_> = causes
                 .map(|(cause, at)| BlameStatus {
@@ -158,6 +159,8 @@ impl Scheduling {
                 gathered_ns: explanation.gathered.0,
                 served_ns: explanation.served.0,
                 kept_ns: explanation.kept.0,
+                ahead_ns: lead.ahead.0,
+                owes: lead.is_spent,
                 disks: Vec::new(),
             })
         };

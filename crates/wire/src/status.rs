@@ -381,6 +381,13 @@ pub struct VmExplain {
     pub served_ns: u64,
     /// How long the scheduler kept the device idle for it while requests waited.
     pub kept_ns: u64,
+    /// By how much time of the device it is ahead of its share now because it was raised; it gives
+    /// that back.
+    #[serde(default)]
+    pub ahead_ns: u64,
+    /// Whether that is so much that it is raised for short starts alone until a part of it is gone.
+    #[serde(default)]
+    pub owes: bool,
     /// Its disks, by name.
     pub disks: Vec<DiskExplain>,
 }

@@ -171,10 +171,11 @@ pub(super) fn guest_program(dir: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// A name beside `path` that no other process uses, to be renamed when complete.
+/// A name beside `path` that no other process uses, to be renamed when complete. It adds no dot, up to
+/// which rustc takes it for the name of its own temporary files.
 fn unfinished(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}.part", std::process::id()));
+    name.push(format!("-{}-part", std::process::id()));
     name.into()
 }
 
@@ -199,6 +200,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn processes_that_compile_at_the_same_time_share_no_temporary_files() {
+        let part = unfinished(Path::new("lab/guest-1"));
+        assert_eq!(part.file_stem(), part.file_name(), "rustc would cut off the rest");
+        assert!(part.display().to_string().contains(&std::process::id().to_string()));
+    }
+
+    #[test]
     fn only_what_was_not_used_for_a_day_is_removed() {
         let dir = std::env::temp_dir().join(format!("evenkeel-prune-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
@@ -208,7 +216,7 @@ mod tests {
             ("initramfs-1.cpio", hours(23)),
             ("initramfs-2.cpio", hours(25)),
             ("guest-3", hours(25)),
-            ("guest-3.7.part", hours(1)),
+            ("guest-3-7-part", hours(1)),
             ("kernel", hours(25)),
         ];
         for (name, used) in files {
@@ -217,7 +225,7 @@ mod tests {
         prune(&dir, now).unwrap();
         let left: BTreeSet<_> =
             fs::read_dir(&dir).unwrap().map(|e| e.unwrap().file_name()).collect();
-        assert_eq!(left, ["guest-3.7.part", "initramfs-1.cpio", "kernel"].map(Into::into).into());
+        assert_eq!(left, ["guest-3-7-part", "initramfs-1.cpio", "kernel"].map(Into::into).into());
         fs::remove_dir_all(&dir).unwrap();
     }
 }

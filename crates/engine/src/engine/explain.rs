@@ -1,6 +1,6 @@
 //! Why requests waited.
 
-use evenkeel_sched::{GroupId, Nanos};
+use evenkeel_sched::{GroupId, Lead, Nanos, Scheduler as _};
 
 use super::Engine;
 use crate::blame::Explanation;
@@ -23,6 +23,13 @@ impl Engine {
     #[must_use]
     pub fn explain(&mut self, now: Nanos, vm: GroupId) -> Explanation {
         self.blame.explain(now, vm)
+    }
+
+    /// Returns what a VM has ahead of its share because it was raised; nothing where the elevator
+    /// does not lend.
+    #[must_use]
+    pub fn lead(&self, now: Nanos, vm: GroupId) -> Option<Lead> {
+        self.scheduler.lead(now, self.groups.get(vm).known_as)
     }
 
     /// Returns the number of requests of a disk that wait for another of the same disk: one that

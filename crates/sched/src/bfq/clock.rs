@@ -33,6 +33,11 @@ impl Clock {
         Self { skipped: Nanos::ZERO, last: now, jumped: Nanos::ZERO }
     }
 
+    /// Returns own time for the caller's `now` as far as jumps are known.
+    pub(super) fn inside(&self, now: Nanos) -> Nanos {
+        (now - self.skipped).max(self.last)
+    }
+
     /// Returns the caller's time for an instant of own time.
     pub(super) fn outside(&self, at: Nanos) -> Nanos {
         at + self.skipped

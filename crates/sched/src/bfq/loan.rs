@@ -5,9 +5,13 @@
 //! served before what other machines do all the time. That is right for a start, and wrong for a
 //! machine in which something seems to start, or to be a player, all day. So each group that is
 //! lifted has a *lead*: for how long it had the device more than its weight earned meanwhile. From a
-//! certain lead on the group is lifted no more until half of it is gone; and as long as there is
+//! certain lead on the group is lifted no more until a part of it is gone; and as long as there is
 //! any, whatever is served in the group while it is not lifted counts twice. So in the long run
 //! nobody has more than its share by raises, and at any time no more than one such lead.
+//!
+//! The last quarter of it is kept for *short starts*: a program is seldom loaded for longer than an
+//! eighth of the time for which a queue may be raised, and readers that begin, and are raised for all
+//! of it, would leave nothing to the program that starts beside them.
 //!
 //! What somebody outside urges has a credit of its own there, and adds nothing to the lead.
 //!
@@ -15,10 +19,13 @@
 //! Scheduling", SOSP 1999: a thread that needs it is served ahead of its time, and pays.
 
 use super::Bfq;
-use crate::{Class, GroupId, Nanos};
+use super::queue::Queue;
+use crate::{Class, GroupId, Lead, Nanos};
 
 /// How many raises of full length a group may be ahead.
 const LONGEST_STARTS: u64 = 2;
+/// A short start has the device for this part of a raise of full length.
+const SHORT: u64 = 8;
 
 /// What one group owes.
 #[derive(Clone, Copy, Debug)]
@@ -27,13 +34,38 @@ pub(super) struct Loan {
     lead: Nanos,
     /// When that was last reckoned.
     reckoned: Nanos,
-    /// Whether the lead is such that the group is not lifted.
-    pub(super) is_spent: bool,
+    /// Whether the lead is such that the group is lifted for short starts alone.
+    is_spent: bool,
+    /// Whether not even for these.
+    is_exhausted: bool,
+    /// When the short start began for which the group was last lifted, and what is left to it.
+    short_since: Nanos,
+    short_left: Nanos,
 }
 
 impl Loan {
     pub(super) fn new(now: Nanos) -> Self {
-        Self { lead: Nanos::ZERO, reckoned: now, is_spent: false }
+        Self {
+            lead: Nanos::ZERO,
+            reckoned: now,
+            is_spent: false,
+            is_exhausted: false,
+            short_since: Nanos::ORIGIN,
+            short_left: Nanos::ZERO,
+        }
+    }
+
+    /// Returns whether the group may be lifted.
+    pub(super) fn lends(&self) -> bool {
+        !self.is_spent || (!self.is_exhausted && self.short_left > Nanos::ZERO)
+    }
+
+    /// Takes note that something starts, which has the device for so long if it is a `short` start.
+    fn start(&mut self, now: Nanos, short: Nanos) {
+        let is_another = self.short_left == Nanos::ZERO || now > self.short_since + short;
+        if self.is_spent && is_another {
+            (self.short_since, self.short_left) = (now, short);
+        }
     }
 
     /// Returns whether anything is to be given back.
@@ -42,8 +74,7 @@ impl Loan {
     }
 
     /// Takes note that the group had the device for `used` since the last reckoning, and that it
-    /// earns that `share`. The lead grows only while it is `lifted`, and `most` is the lead
-    /// at which that ends.
+    /// earns that `share`. The lead grows only while it is `lifted`, and is `most` at most.
     fn reckon(&mut self, now: Nanos, used: Nanos, share: Share, lifted: bool, most: Nanos) {
         let since = now.since(self.reckoned);
         let earned = u128::from(since.0) * u128::from(share.earned) / u128::from(share.of.max(1));
@@ -51,7 +82,12 @@ impl Loan {
         let lead = (self.lead + used.min(since)).since(earned);
         self.lead = if lifted { lead } else { lead.min(self.lead) };
         self.reckoned = now;
-        self.is_spent = if self.is_spent { self.lead.0 > most.0 / 2 } else { self.lead > most };
+        if lifted && self.is_spent {
+            self.short_left = self.short_left.since(used);
+        }
+        let eighths = |count: u64| Nanos(most.0 / 8 * count);
+        self.is_spent = self.lead > eighths(if self.is_spent { 4 } else { 6 });
+        self.is_exhausted = self.lead > eighths(if self.is_exhausted { 7 } else { 8 });
     }
 }
 
@@ -83,11 +119,11 @@ impl Bfq {
         queue.raise.is_on() && (queue.raise.is_urged() || !self.owes(queue.group))
     }
 
-    /// Returns whether the lead of a group, or of one above it, is spent.
+    /// Returns whether a group, or one above it, may not be lifted.
     fn owes(&self, mut group: u32) -> bool {
         while group != GroupId::ROOT.0 {
             let at = &self.groups[group as usize];
-            if at.loan.is_spent {
+            if !at.loan.lends() {
                 return true;
             }
             group = at.parent;
@@ -114,7 +150,7 @@ impl Bfq {
             // Whose raise has ended in its slot was lifted for most of it.
             let was_raised = at.raised > 0 || at.lingers.is_some() || self.slot.began_raised;
             let is_lifted =
-                self.rules.raise_goes_up && !at.is_urged() && !at.loan.is_spent && was_raised;
+                self.rules.raise_goes_up && !at.is_urged() && at.loan.lends() && was_raised;
             if is_lifted || at.loan.is_open() {
                 self.reckon(now, group, used, is_lifted);
                 if !is_lifted && self.groups[group as usize].loan.is_open() {
@@ -125,13 +161,18 @@ impl Bfq {
         }
     }
 
-    /// Looks whether the groups above a queue that turns busy may be lifted again.
+    /// Looks whether the groups above a raised queue that turns busy may be lifted again, or for it
+    /// alone, because something starts in it.
     pub(super) fn renew_loans(&mut self, now: Nanos, id: u32) {
-        let mut group = self.queues[id as usize].group;
+        let short = Nanos(self.wr_duration().0 / SHORT);
+        let Queue { mut group, raise, .. } = self.queues[id as usize];
         while group != GroupId::ROOT.0 {
-            let at = &self.groups[group as usize];
+            let at = &mut self.groups[group as usize];
             let parent = at.parent;
             if at.loan.is_spent {
+                if raise.begins(now) {
+                    at.loan.start(now, short);
+                }
                 self.reckon(now, group, Nanos::ZERO, false);
             }
             group = parent;
@@ -139,18 +180,34 @@ impl Bfq {
     }
 
     fn reckon(&mut self, now: Nanos, group: u32, used: Nanos, is_lifted: bool) {
-        let most = Nanos(LONGEST_STARTS * self.wr_duration().0);
-        let at = &self.groups[group as usize];
-        let above = &self.groups[at.parent as usize];
-        let players = if at.soft_rt > 0 { above.players } else { 0 };
-        let share = Share::new(at.weight, above.contenders.max(at.weight), players);
+        let (most, share) = (self.most_lead(), self.share_of(group));
         let at = &mut self.groups[group as usize];
-        let was_spent = at.loan.is_spent;
+        let lent = at.loan.lends();
         at.loan.reckon(now, used, share, is_lifted, most);
-        if at.loan.is_spent != was_spent {
+        if at.loan.lends() != lent {
             let node = at.node;
             self.engine.set_coeff(node, self.group_coeff(group));
         }
+    }
+
+    fn most_lead(&self) -> Nanos {
+        Nanos(LONGEST_STARTS * self.wr_duration().0)
+    }
+
+    fn share_of(&self, group: u32) -> Share {
+        let at = &self.groups[group as usize];
+        let above = &self.groups[at.parent as usize];
+        let players = if at.soft_rt > 0 { above.players } else { 0 };
+        Share::new(at.weight, above.contenders.max(at.weight), players)
+    }
+
+    /// Returns what a group has ahead now.
+    pub(super) fn lead_of(&self, now: Nanos, group: u32) -> Lead {
+        let mut loan = self.groups[group as usize].loan;
+        if group != GroupId::ROOT.0 {
+            loan.reckon(now, Nanos::ZERO, self.share_of(group), false, self.most_lead());
+        }
+        Lead { ahead: loan.lead, is_spent: loan.is_spent }
     }
 
     /// Counts a queue that turns busy, or idle, among those that compete, and so each group above
@@ -192,7 +249,8 @@ impl Bfq {
 mod tests {
     use super::*;
 
-    const MOST: Nanos = Nanos::from_secs(7);
+    const MOST: Nanos = Nanos::from_secs(8);
+    const SHORT_START: Nanos = Nanos::from_secs(1);
 
     fn at_s(s: u64) -> Nanos {
         Nanos::from_secs(s)
@@ -209,19 +267,45 @@ mod tests {
     }
 
     #[test]
-    fn a_lead_is_spent_when_it_is_too_large_and_lent_again_when_half_is_gone() {
+    fn a_lead_is_spent_when_it_is_too_large_and_lent_again_when_a_third_is_gone() {
         let mut loan = Loan::new(at_s(0));
         let half = Share::new(100, 200, 0);
         let spent = (1..100).find(|&second| {
             loan.reckon(at_s(second), at_s(1), half, true, MOST);
-            loan.is_spent
+            !loan.lends()
         });
-        assert_eq!(spent, Some(15), "half of each second is ahead of the share");
-        let free = (16..100).find(|&second| {
+        assert_eq!(spent, Some(13), "half of each second is ahead of the share: 6.5 of 8");
+        let free = (14..100).find(|&second| {
             loan.reckon(at_s(second), Nanos::from_millis(250), half, false, MOST);
-            !loan.is_spent
+            loan.lends()
         });
-        assert_eq!(free, Some(31), "a quarter of each second is given back: 3.75 in 16");
+        assert_eq!(free, Some(23), "a quarter of each second is given back: 2.5 in 10");
+    }
+
+    #[test]
+    fn short_starts_are_lent_the_rest_until_that_is_gone_too() {
+        let mut loan = Loan::new(at_s(0));
+        let none = Share::new(0, 100, 0);
+        loan.start(at_s(0), SHORT_START);
+        loan.reckon(at_s(7), at_s(7), none, true, MOST);
+        assert!(!loan.lends(), "what began before is no short start");
+        loan.start(at_s(7), SHORT_START);
+        loan.reckon(at_s(8), Nanos::from_millis(500), none, true, MOST);
+        assert!(loan.lends(), "half of a short start is left");
+        loan.start(at_s(8), SHORT_START);
+        loan.reckon(at_s(9), Nanos::from_millis(500), none, true, MOST);
+        assert!(!loan.lends(), "another one in its time is the same");
+        loan.start(at_s(9), SHORT_START);
+        assert!(loan.lends());
+        loan.reckon(at_s(10), Nanos::from_millis(500), none, true, MOST);
+        assert!(!loan.lends(), "8.5 of 8");
+        let half = Share::new(100, 200, 0);
+        let free = (11..100).find(|&second| {
+            loan.start(at_s(second), SHORT_START);
+            loan.reckon(at_s(second), Nanos::ZERO, half, false, MOST);
+            loan.lends()
+        });
+        assert_eq!(free, Some(13), "7 of 8 are left after three times half a second");
     }
 
     #[test]

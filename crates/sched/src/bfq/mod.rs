@@ -180,8 +180,8 @@ use crate::merge::{MergeLimits, MergeRules};
 use crate::table::{SortList, Table};
 use crate::wf2q::{ROOT, Wf2q};
 use crate::{
-    Class, GroupId, GroupReport, GroupStats, Insertion, Nanos, Next, Priority, QueueId, Request,
-    Scheduler, Tag, Urgency, Weight,
+    Class, GroupId, GroupReport, GroupStats, Insertion, Lead, Nanos, Next, Priority, QueueId,
+    Request, Scheduler, Tag, Urgency, Weight,
 };
 
 /// Longest time that the idle class waits while others of its group are served.
@@ -632,6 +632,11 @@ impl Scheduler for Bfq {
     fn group_stats(&self, group: GroupId) -> Option<GroupStats> {
         assert!(self.group(group).used, "the group exists");
         Some(self.stats_of(group))
+    }
+
+    fn lead(&self, now: Nanos, group: GroupId) -> Option<Lead> {
+        assert!(self.group(group).used, "the group exists");
+        self.rules.raise_goes_up.then(|| self.lead_of(self.clock.inside(now), group.0))
     }
 
     fn check_invariants(&self) {

@@ -113,6 +113,11 @@ impl Raise {
         Self { service, ..first }
     }
 
+    /// Returns whether it is an interactive one that begins, or begins again, now.
+    pub(super) fn begins(&self, now: Nanos) -> bool {
+        self.kind == WrKind::Interactive && self.began == now
+    }
+
     /// Returns whether its time is over.
     pub(super) fn is_late(&self, now: Nanos) -> bool {
         now > self.began + self.lasts
@@ -487,7 +492,7 @@ impl Bfq {
             return 1;
         }
         let group = &self.groups[group as usize];
-        if group.loan.is_spent && !group.is_urged() {
+        if !group.loan.lends() && !group.is_urged() {
             return 1;
         }
         match (group.raised, group.soft_rt) {

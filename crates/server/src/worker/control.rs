@@ -102,7 +102,7 @@ impl Worker {
             let explanation = self.engine.explain(now, group);
             let known = |cause: &Cause| *places.get(&cause.vm).expect("VMs are never removed");
             let blamed = explanation.causes.iter().map(known).collect();
-            Explained { explanation, blamed }
+            Explained { explanation, blamed, lead: self.engine.lead(now, group) }
         });
         explained.collect()
     }
