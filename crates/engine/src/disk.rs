@@ -32,6 +32,9 @@ pub(crate) struct Disk {
     pub retry_at: Option<Nanos>,
     pub outstanding: u32,
     pub in_flight: u32,
+    /// Answers that wait for others of the same program, and until when.
+    pub kept: Vec<Tag>,
+    pub kept_until: Nanos,
     pub figures: Figures,
 }
 
@@ -52,6 +55,8 @@ impl Disk {
             retry_at: None,
             outstanding: 0,
             in_flight: 0,
+            kept: Vec::new(),
+            kept_until: Nanos::ZERO,
             figures: Figures::default(),
         }
     }

@@ -7,6 +7,7 @@ mod explain;
 mod govern;
 mod split;
 mod switch;
+mod together;
 
 pub use control::Limited;
 
@@ -77,6 +78,8 @@ pub struct Engine {
     retired: VecDeque<Tag>,
     /// How many of `retired` may be given out; the others wait for the rest of their block.
     shown: usize,
+    /// How many answers of all disks wait for others of the same program.
+    kept: u32,
     scratch: Vec<Tag>,
     blocks: Blocks,
     pieces: Pieces,
@@ -113,6 +116,7 @@ impl Engine {
             helps: Helps::default(),
             retired: VecDeque::new(),
             shown: 0,
+            kept: 0,
             scratch: Vec::new(),
             blocks: Blocks::new(&config.blocks, config.depth),
             pieces: Pieces::default(),
@@ -333,7 +337,9 @@ impl Engine {
         let disk = self.disks[slot.disk.0 as usize].as_mut().expect(KNOWN_DISK);
         disk.in_flight -= 1;
         self.blame.complete(now, disk.vm, slot.parts);
-        match (slot.place, outcome) {
+        let (id, place, first) = (slot.disk, slot.place, self.retired.len());
+        let company = self.company(now, tag);
+        match (place, outcome) {
             (Place::Flush, outcome) => self.complete_flush(now, tag, outcome),
             (Place::Scheduled | Place::Carried, Ok(())) => self.complete_whole(now, tag),
             (Place::Scheduled | Place::Carried, Err(errno)) => self.fail_whole(now, tag, errno),
@@ -342,6 +348,10 @@ impl Engine {
                 unreachable!("the device completed {tag:?}, which it does not have")
             }
         }
+        if let Some(company) = company {
+            self.keep_together(now, id, first, company);
+        }
+        self.give_out(now);
         if self.blocks.completed() {
             self.show_answers();
         }
@@ -466,6 +476,7 @@ impl Engine {
         assert_eq!(disks().map(|disk| disk.outstanding).sum::<u32>(), self.slots.used());
         assert_eq!(disks().map(|disk| disk.in_flight).sum::<u32>(), self.in_flight);
         assert!(self.shown <= self.retired.len());
+        assert_eq!(disks().map(|disk| saturated(disk.kept.len())).sum::<u32>(), self.kept);
         for carried in &self.carried {
             assert_eq!(self.slots.get(carried.whole).place, Place::Carried);
             assert_eq!(self.slots.get(carried.first).place, Place::Carried);

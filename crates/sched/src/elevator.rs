@@ -285,6 +285,11 @@ impl Scheduler for Elevator {
     }
 
     #[inline]
+    fn beside(&self, now: Nanos, tag: Tag) -> Option<u32> {
+        each!(&self.0, inner => inner.beside(now, tag))
+    }
+
+    #[inline]
     fn urgency(&self, tag: Tag) -> Urgency {
         each!(&self.0, inner => inner.urgency(tag))
     }

@@ -121,6 +121,13 @@ pub trait Scheduler {
         let _nothing_to_do = (now, queue, came_from);
     }
 
+    /// Returns how many other requests of what starts in the group of a request at the device wait or
+    /// are at the device; nothing if that one is of no queue in which something starts. Valid until
+    /// [`complete`](Self::complete). O(1), or O(queues) while something starts in several.
+    fn beside(&self, _now: Nanos, _tag: Tag) -> Option<u32> {
+        None
+    }
+
     /// Returns how urgent the queue is from which a request at the device came, by what was said of
     /// it and what the elevator itself has found out. Valid until [`complete`](Self::complete);
     /// [`Urgency::None`] from elevators that know no urgency. O(1).

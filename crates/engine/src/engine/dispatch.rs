@@ -15,6 +15,7 @@ impl Engine {
     /// each command, in any order. Takes O(log n) time.
     #[inline]
     pub fn dispatch(&mut self, now: Nanos) -> Option<Command> {
+        self.give_out(now);
         if self.is_device_full(now) {
             self.blocks.close();
             return None;
@@ -62,6 +63,7 @@ impl Engine {
     pub fn next_deadline(&self) -> Option<Nanos> {
         let retry = if self.stalled > 0 { self.next_retry() } else { None };
         let mut first = earlier(retry, self.helps.next_deadline());
+        first = earlier(first, self.next_given_out());
         // Whatever could be decided then, a completion comes first.
         if !self.blocks.has_room() || !self.governor.has_room() {
             return first;

@@ -88,8 +88,9 @@
 //! 27. A wait longer than `slice_idle` for a queue that was never measured lets one request in.
 //! 28. Unless the device is flash that queues, nothing but requests of raised queues is injected
 //!     while a raised queue is waited for that thinks for up to 15 ms.
-//! 29. A raise is a loan: a group that got too far ahead of its share by raises is not lifted any
-//!     more, and gives back what it got; see `loan`. A raised queue below it pays for time.
+//! 29. A raise is a loan: a group that got too far ahead of its share by raises is lifted for
+//!     short starts alone, and gives back what it got; see `loan`. A raised queue below it pays for
+//!     time.
 //! 30. A slot lasts many timeouts only for a queue that is raised alone: raised queues take turns.
 //! 31. An overdue request that is to go next goes next: whatever arrives nearer waits. A slot that
 //!     lasts many timeouts looks for one in each of them. Else one program of a guest that reads in
@@ -550,6 +551,13 @@ impl Scheduler for Bfq {
         }
         self.take_past(id, came_from);
         self.go_on_starting(now, id, came_from);
+    }
+
+    #[inline]
+    fn beside(&self, now: Nanos, tag: Tag) -> Option<u32> {
+        let id = self.table.get(tag).queue.0;
+        let is_raised = self.queues[id as usize].raise.is_on();
+        if is_raised { self.company_of(self.clock.inside(now), id) } else { None }
     }
 
     #[inline]

@@ -209,6 +209,30 @@ impl Bfq {
         }
     }
 
+    /// Returns how many requests of what starts in the group of a queue wait or are at the device, but
+    /// for one of that queue's that is; nothing if nothing starts in it. Whoever reads a file in order
+    /// reads on by himself, and counts for nobody.
+    pub(super) fn company_of(&self, now: Nanos, id: u32) -> Option<u32> {
+        let lasts = self.wr_duration();
+        let requests = |queue: &Queue| queue.list.len() + queue.in_flight;
+        let starts = |queue: &Queue| {
+            let Queue { raise, seek, .. } = queue;
+            raise.is_on() && raise.start(now, lasts).is_some() && !seek.is_in_order()
+        };
+        let queue = &self.queues[id as usize];
+        if !starts(queue) {
+            return None;
+        }
+        let own = requests(queue) - 1;
+        if self.groups[queue.group as usize].raised == u32::from(queue.busy) {
+            return Some(own);
+        }
+        let is_one = |other: &&Queue| {
+            other.used && other.group == queue.group && other.node != queue.node && starts(other)
+        };
+        Some(own + self.queues.iter().filter(is_one).map(requests).sum::<u32>())
+    }
+
     /// Lets the wait for the queue in service begin anew because something starts in it and in queue
     /// `id`, of the same group, a request of which goes to the device or comes from there: a program
     /// that reads here and there may be in both, and thinks about what it gets last.
