@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{geometry, request};
-use evenkeel_engine::{Ask, BlockConfig, Command, DiskId, Engine, EngineConfig, HelpPolicy, Token};
+use common::{engine_with_blocks, geometry, request};
+use evenkeel_engine::{Ask, BlockConfig, Command, DiskId, Engine, HelpPolicy, Token};
 use evenkeel_sched::{ElevatorConfig, GroupId, Kind, Nanos, Op, Urgency, Weight};
 
 /// Where a reader of the VM is at work.
@@ -21,10 +21,9 @@ impl World {
     /// Returns one with a reader in order that has been at work for 20 s, and has a read waiting if it
     /// `goes_on`.
     fn new(goes_on: bool) -> Self {
-        let elevator =
-            ElevatorConfig { kind: Kind::Bfq, rotational: true, ..ElevatorConfig::default() };
-        let config = EngineConfig { elevator, depth: 1, blocks: BlockConfig::default() };
-        let mut engine = Engine::new(Nanos::ORIGIN, &config);
+        let mut engine = engine_with_blocks(Kind::Bfq, 1, BlockConfig::default());
+        let config = ElevatorConfig { rotational: true, ..ElevatorConfig::default() };
+        engine.set_elevator(Nanos::ORIGIN, &config);
         let vm = engine.add_group(Nanos::ORIGIN, GroupId::ROOT, Weight::default());
         let disk = engine.add_disk(vm, geometry());
         let mut world = Self { engine, vm, disk, now: Nanos::ORIGIN, reader_at: READER };
