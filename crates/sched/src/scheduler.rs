@@ -122,7 +122,8 @@ pub trait Scheduler {
     }
 
     /// Returns how many other requests of what starts in the group of a request at the device wait or
-    /// are at the device; nothing if that one is of no queue in which something starts. Valid until
+    /// are at the device; nothing if that one is of no queue in which something has just begun to
+    /// start, and that is more than a file read in order. Valid until
     /// [`complete`](Self::complete). O(1), or O(queues) while something starts in several.
     fn beside(&self, _now: Nanos, _tag: Tag) -> Option<u32> {
         None

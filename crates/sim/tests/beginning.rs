@@ -60,7 +60,7 @@ fn readers_that_begin_cost_others_little() {
         let sums = (all[0] + all[1]) / (off[0] + off[1]);
         println!("{readers:?} beside {beside:?}: {off:.3?}, then {all:.3?} MB/s, {sums:.3}");
         assert!(sums > 0.98, "{readers:?} beside {beside:?}: all together");
-        assert!(all[1] > 0.9 * off[1], "{readers:?} beside {beside:?}: those beside");
+        assert!(all[1] > 0.92 * off[1], "{readers:?} beside {beside:?}: those beside");
         if readers == rand {
             assert!(all[0] < 1.15 * off[0], "{beside:?}: at random, in order they seek less");
         }

@@ -26,6 +26,8 @@ use crate::{Class, GroupId, Lead, Nanos};
 const LONGEST_STARTS: u64 = 2;
 /// A short start has the device for this part of a raise of full length.
 const SHORT: u64 = 8;
+/// For so many times as long it may take over that.
+const SHORT_PATIENCE: u64 = 4;
 
 /// What one group owes.
 #[derive(Clone, Copy, Debug)]
@@ -38,9 +40,11 @@ pub(super) struct Loan {
     is_spent: bool,
     /// Whether not even for these.
     is_exhausted: bool,
-    /// When the short start began for which the group was last lifted, and what is left to it.
-    short_since: Nanos,
+    /// What is left to the short start for which the group was last lifted, when that began, and when
+    /// it is over anyway.
     short_left: Nanos,
+    short_since: Nanos,
+    short_until: Nanos,
 }
 
 impl Loan {
@@ -50,8 +54,9 @@ impl Loan {
             reckoned: now,
             is_spent: false,
             is_exhausted: false,
-            short_since: Nanos::ORIGIN,
             short_left: Nanos::ZERO,
+            short_since: now,
+            short_until: now,
         }
     }
 
@@ -64,7 +69,8 @@ impl Loan {
     fn start(&mut self, now: Nanos, short: Nanos) {
         let is_another = self.short_left == Nanos::ZERO || now > self.short_since + short;
         if self.is_spent && is_another {
-            (self.short_since, self.short_left) = (now, short);
+            self.short_left = short;
+            (self.short_since, self.short_until) = (now, now + Nanos(SHORT_PATIENCE * short.0));
         }
     }
 
@@ -74,7 +80,7 @@ impl Loan {
     }
 
     /// Takes note that the group had the device for `used` since the last reckoning, and that it
-    /// earns that `share`. The lead grows only while it is `lifted`, and is `most` at most.
+    /// earns that `share`. The lead grows only while it is `lifted`, which ends when it is `most`.
     fn reckon(&mut self, now: Nanos, used: Nanos, share: Share, lifted: bool, most: Nanos) {
         let since = now.since(self.reckoned);
         let earned = u128::from(since.0) * u128::from(share.earned) / u128::from(share.of.max(1));
@@ -82,9 +88,9 @@ impl Loan {
         let lead = (self.lead + used.min(since)).since(earned);
         self.lead = if lifted { lead } else { lead.min(self.lead) };
         self.reckoned = now;
-        if lifted && self.is_spent {
-            self.short_left = self.short_left.since(used);
-        }
+        let is_over = !self.is_spent || now > self.short_until;
+        let used = if lifted { used } else { Nanos::ZERO };
+        self.short_left = if is_over { Nanos::ZERO } else { self.short_left.since(used) };
         let eighths = |count: u64| Nanos(most.0 / 8 * count);
         self.is_spent = self.lead > eighths(if self.is_spent { 4 } else { 6 });
         self.is_exhausted = self.lead > eighths(if self.is_exhausted { 7 } else { 8 });
@@ -167,13 +173,17 @@ impl Bfq {
         let short = Nanos(self.wr_duration().0 / SHORT);
         let Queue { mut group, raise, .. } = self.queues[id as usize];
         while group != GroupId::ROOT.0 {
-            let at = &mut self.groups[group as usize];
-            let parent = at.parent;
-            if at.loan.is_spent {
-                if raise.begins(now) {
-                    at.loan.start(now, short);
-                }
+            if !self.groups[group as usize].loan.lends() {
+                // Else what it has in its slot under way would not be reckoned any more.
                 self.reckon(now, group, Nanos::ZERO, false);
+            }
+            let at = &mut self.groups[group as usize];
+            let (node, parent, lent) = (at.node, at.parent, at.loan.lends());
+            if raise.begins(now) {
+                at.loan.start(now, short);
+            }
+            if at.loan.lends() != lent {
+                self.engine.set_coeff(node, self.group_coeff(group));
             }
             group = parent;
         }

@@ -113,9 +113,15 @@ impl Raise {
         Self { service, ..first }
     }
 
-    /// Returns whether it is an interactive one that begins, or begins again, now.
+    /// Returns whether it is an interactive one that begins, or begins again, now, and that nobody
+    /// outside urges: who does pays for it.
     pub(super) fn begins(&self, now: Nanos) -> bool {
-        self.kind == WrKind::Interactive && self.began == now
+        self.kind == WrKind::Interactive && self.began == now && !self.is_urged()
+    }
+
+    /// Returns whether somebody has begun to start something in it no longer ago than that.
+    pub(super) fn has_just_begun(&self, now: Nanos, lasts: Nanos, ago: Nanos) -> bool {
+        self.is_on() && self.start(now, lasts).is_some_and(|start| now <= start.began + ago)
     }
 
     /// Returns whether its time is over.

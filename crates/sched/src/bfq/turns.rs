@@ -19,6 +19,9 @@ use crate::{GroupId, Nanos, QueueId};
 /// budget.
 const KEPT_TIMEOUTS: u64 = 8;
 
+/// For so long a program has only just begun to start.
+const FIRST: Nanos = Nanos::from_secs(1);
+
 impl Bfq {
     /// Returns how many times the timeout a slot of this queue lasts: a queue in which something
     /// starts may load it in one go, a soft real-time one has little to do anyway.
@@ -210,14 +213,14 @@ impl Bfq {
     }
 
     /// Returns how many requests of what starts in the group of a queue wait or are at the device, but
-    /// for one of that queue's that is; nothing if nothing starts in it. Whoever reads a file in order
-    /// reads on by himself, and counts for nobody.
+    /// for one of that queue's that is; nothing if nothing has just begun to start in it. Whoever reads
+    /// a file in order reads on by himself, and counts for nobody.
     pub(super) fn company_of(&self, now: Nanos, id: u32) -> Option<u32> {
         let lasts = self.wr_duration();
         let requests = |queue: &Queue| queue.list.len() + queue.in_flight;
         let starts = |queue: &Queue| {
             let Queue { raise, seek, .. } = queue;
-            raise.is_on() && raise.start(now, lasts).is_some() && !seek.is_in_order()
+            raise.has_just_begun(now, lasts, FIRST) && !seek.is_in_order()
         };
         let queue = &self.queues[id as usize];
         if !starts(queue) {
