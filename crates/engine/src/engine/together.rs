@@ -7,7 +7,7 @@
 //! request waits, before any scheduler sees it, until some tens of theirs have been answered. So
 //! what it is first answered waits for the rest of what it has asked for, as long as a way of the head
 //! takes, and it goes on with nothing to its account. That is so in the first second of a start:
-//! later it costs more than it brings.
+//! for longer it would wait for other programs that start in its VM as well.
 
 use evenkeel_sched::{Nanos, Scheduler as _, Tag, Urgency};
 
