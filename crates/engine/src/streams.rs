@@ -299,7 +299,7 @@ impl Streams {
     /// guest is likely to be there.
     fn goes_on_in_long_file(&self, place: usize, read: &Read) -> bool {
         let track = &self.streams[place];
-        track.may_be_held_up(read.now) && track.end == read.sector
+        track.may_be_held_up(read.now) && track.goes_on_in_file(read.sector)
     }
 
     /// Puts a read to those in no stream: to the crowd where somebody has been reading for long.

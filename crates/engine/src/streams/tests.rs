@@ -493,8 +493,8 @@ fn a_place_is_forgotten_when_nobody_has_read_there_for_a_while() {
 #[test]
 fn where_a_stream_ended_long_ago_somebody_new_begins_one() {
     let mut streams = Streams::default();
-    let again = |index| 5000 * MIB + (20 + index) * 256;
-    for index in 0..20 {
+    let again = |index| 5000 * MIB + (14 + index) * 256;
+    for index in 0..14 {
         look(&mut streams, at_ms(index), 5000 * MIB + index * 256, 256);
     }
     two_readers(&mut streams);
@@ -508,7 +508,7 @@ fn where_a_stream_ended_long_ago_somebody_new_begins_one() {
     assert!(reads[1].stream.0.is_some());
     // One of the others is no news there, whichever reads on.
     let mut streams = Streams::default();
-    for index in 0..20 {
+    for index in 0..14 {
         look(&mut streams, at_ms(index), 5000 * MIB + index * 256, 256);
     }
     let held_up = two_readers(&mut streams);
@@ -521,7 +521,7 @@ fn where_a_stream_ended_long_ago_somebody_new_begins_one() {
 
 #[test]
 fn a_file_read_in_order_goes_on_after_a_long_silence_if_it_is_long_or_an_agent_tells_what_starts() {
-    for (reads, is_spoken_for) in [(20, false), (20, true), (64, false), (65, false), (65, true)] {
+    for (reads, is_spoken_for) in [(14, false), (14, true), (16, false), (17, false), (17, true)] {
         let mut streams = Streams::default();
         for index in 0..reads {
             look(&mut streams, at_ms(index), 5000 * MIB + index * 256, 256);
@@ -530,9 +530,29 @@ fn a_file_read_in_order_goes_on_after_a_long_silence_if_it_is_long_or_an_agent_t
         streams.speak_until(at_ms(if is_spoken_for { 42_000 } else { 41_000 }));
         let read = look(&mut streams, at_ms(41_010), 5000 * MIB + reads * 256, 256);
         // The first read is not counted.
-        let goes_on = is_spoken_for || reads > 64;
+        let goes_on = is_spoken_for || reads > 16;
         assert_eq!((is_in_stream(read), read.returns), (goes_on, goes_on), "{reads} reads");
         assert_eq!(read.came_from, StreamSet::default());
+    }
+}
+
+/// A guest that drops what it has read ahead reads it again.
+#[test]
+fn a_long_file_goes_on_where_it_was_left_and_a_little_before() {
+    for (reads, before, goes_on) in
+        [(100, 248, true), (100, 1024, true), (100, 1032, false), (14, 248, false)]
+    {
+        let mut streams = Streams::default();
+        for index in 0..reads {
+            look(&mut streams, at_ms(index), 5000 * MIB + index * 256, 256);
+        }
+        two_readers(&mut streams);
+        let again = 5000 * MIB + reads * 256 - before;
+        let read = look(&mut streams, at_ms(41_010), again, 256);
+        let case = format!("{before} sectors before the end, after {reads} reads");
+        assert_eq!((is_in_stream(read), read.returns), (goes_on, goes_on), "{case}");
+        let next = look(&mut streams, at_ms(41_015), again + 256, 256);
+        assert_eq!(is_in_stream(next) && next.stream == read.stream, goes_on, "{case}");
     }
 }
 
