@@ -14,7 +14,7 @@ pub use control::Limited;
 use std::collections::VecDeque;
 
 use evenkeel_sched::{
-    Elevator, ElevatorConfig, Floors, Gate, GroupId, IoReport, Nanos, NodeId, Op, Priority,
+    Beside, Elevator, ElevatorConfig, Floors, Gate, GroupId, IoReport, Nanos, NodeId, Op, Priority,
     QueueId, Scheduler, Tag, Weight,
 };
 
@@ -338,7 +338,7 @@ impl Engine {
         disk.in_flight -= 1;
         self.blame.complete(now, disk.vm, slot.parts);
         let (id, place, first) = (slot.disk, slot.place, self.retired.len());
-        let company = self.company(now, tag);
+        let beside = self.beside(now, tag);
         match (place, outcome) {
             (Place::Flush, outcome) => self.complete_flush(now, tag, outcome),
             (Place::Scheduled | Place::Carried, Ok(())) => self.complete_whole(now, tag),
@@ -348,8 +348,8 @@ impl Engine {
                 unreachable!("the device completed {tag:?}, which it does not have")
             }
         }
-        if let Some(company) = company {
-            self.keep_together(now, id, first, company);
+        if beside != Beside::Nothing {
+            self.keep_together(now, id, first, beside);
         }
         self.give_out(now);
         if self.blocks.completed() {

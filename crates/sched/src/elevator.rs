@@ -11,8 +11,8 @@ use crate::kyber::{Kyber, KyberTunables};
 use crate::merge::MergeLimits;
 use crate::noop::Noop;
 use crate::{
-    GroupId, GroupReport, GroupStats, Insertion, Lead, Nanos, Next, Priority, QueueId, Request,
-    Scheduler, Tag, Urgency, Weight,
+    Beside, GroupId, GroupReport, GroupStats, Insertion, Lead, Nanos, Next, Priority, QueueId,
+    Request, Scheduler, Tag, Urgency, Weight,
 };
 
 /// The name of an elevator.
@@ -285,7 +285,7 @@ impl Scheduler for Elevator {
     }
 
     #[inline]
-    fn beside(&self, now: Nanos, tag: Tag) -> Option<u32> {
+    fn beside(&self, now: Nanos, tag: Tag) -> Beside {
         each!(&self.0, inner => inner.beside(now, tag))
     }
 

@@ -58,6 +58,8 @@ pub use merge::MergeLimits;
 #[cfg(feature = "planted")]
 pub use planted::Planted;
 pub use request::{Class, Op, Priority, Request, Tag};
-pub use scheduler::{GroupId, GroupReport, Insertion, Lead, Next, QueueId, Scheduler, Urgency};
+pub use scheduler::{
+    Beside, GroupId, GroupReport, Insertion, Lead, Next, QueueId, Scheduler, Urgency,
+};
 pub use tunable::OutOfRange;
 pub use units::{Nanos, Weight, WeightError};

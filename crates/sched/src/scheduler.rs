@@ -56,6 +56,21 @@ pub struct Lead {
     pub is_spent: bool,
 }
 
+/// What goes on in the group of a request that is about to be answered, as far as the answer may
+/// matter to something that starts there.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Beside {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// It is one of what starts, which has asked for so many others that are not answered; none if
+    /// nobody else of the group has read lately.
+    Start(u32),
+    /// It is of somebody else, who reads a file in order, while what starts has paused with nothing in
+    /// hand.
+    Pause,
+}
+
 /// How urgent somebody outside says that a queue's requests are.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Urgency {
@@ -121,12 +136,11 @@ pub trait Scheduler {
         let _nothing_to_do = (now, queue, came_from);
     }
 
-    /// Returns how many other requests of what starts in the group of a request at the device wait or
-    /// are at the device; nothing if that one is of no queue in which something has just begun to
-    /// start, and that is more than a file read in order. Valid until
-    /// [`complete`](Self::complete). O(1), or O(queues) while something starts in several.
-    fn beside(&self, _now: Nanos, _tag: Tag) -> Option<u32> {
-        None
+    /// Returns what goes on in the group of a request at the device with which its answer may have to
+    /// be given. Valid until [`complete`](Self::complete). O(1), or O(queues) while something starts
+    /// in the group.
+    fn beside(&self, _now: Nanos, _tag: Tag) -> Beside {
+        Beside::Nothing
     }
 
     /// Returns how urgent the queue is from which a request at the device came, by what was said of

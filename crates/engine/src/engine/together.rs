@@ -1,48 +1,61 @@
-//! Answers that a program gets together.
+//! Answers that are given together.
 //!
-//! A program that starts asks for a few things at once: the block that it needs, and those that are
-//! likely to follow. Where others of its VM wait as well, the guest may be short of request slots, and
-//! its scheduler counts how many each process has: BFQ in Linux, since 5.17, lets one that has its
-//! share or more have only some of them, which the guest's readers hold, and then the program's next
-//! request waits, before any scheduler sees it, until some tens of theirs have been answered. So
-//! what it is first answered waits for the rest of what it has asked for, as long as a way of the head
-//! takes, and it goes on with nothing to its account. That is so in the first second of a start:
-//! for longer it would wait for other programs that start in its VM as well.
+//! A program that starts may be short of request slots in its guest where others of its VM read as
+//! well: the guest's scheduler counts how many each process has, and BFQ in Linux, since 5.17, lets one
+//! that has its share or more have only some of them, which the guest's readers hold. Then the
+//! program's next request waits, before any scheduler sees it, until a slot comes free as it looks for
+//! one: that was seen to take up to a hundred answers to readers, each of which takes the slot again.
+//! So
+//!
+//! * what the program itself is first answered waits for the rest of what it has asked for, as long as
+//!   a way of the head takes, and it goes on with nothing to its account;
+//! * while it pauses with nothing in hand, those who read files in order in its VM are answered
+//!   together, when all that is open is there: many slots come free at once.
+//!
+//! Whether they read now tells nothing, as the guest may be holding them up for the program.
 
-use evenkeel_sched::{Nanos, Scheduler as _, Tag, Urgency};
+use evenkeel_sched::{Beside, Nanos, Scheduler as _, Tag, Urgency};
 
 use super::{Engine, KNOWN_DISK, saturated};
 use crate::disk::{Disk, DiskId};
 use crate::slots::{DeviceOp, Place};
 
-/// For how long an answer waits for the others at most: two turns of a slow disk, and the ways there.
+/// For how long an answer to what starts waits for the others at most: two turns of a slow disk, and
+/// the ways there.
 const LONGEST: Nanos = Nanos::from_millis(30);
+/// For how long those of others wait in a pause: a few requests of each of a few readers.
+const LONGEST_IN_PAUSE: Nanos = Nanos::from_millis(150);
 
 impl Engine {
-    /// Returns how many requests of what starts in its VM go on when this one, at the device, is over,
-    /// if that may matter to it.
+    /// Returns what starts in its VM beside this request, at the device, if its answer may matter to
+    /// that.
     #[inline]
-    pub(super) fn company(&self, now: Nanos, tag: Tag) -> Option<u32> {
+    pub(super) fn beside(&self, now: Nanos, tag: Tag) -> Beside {
         let slot = self.slots.get(tag);
         let counts = self.has_streams
             && slot.op == DeviceOp::Read
             && slot.place == Place::Scheduled
             && self.blocks.is_indifferent()
             && self.granted_urgency(now, slot) == Urgency::None;
-        if counts { self.scheduler.beside(now, tag) } else { None }
+        if counts { self.scheduler.beside(now, tag) } else { Beside::Nothing }
     }
 
-    /// Keeps the answers from the one at `first` on until their `company` is there, or gives out those
-    /// that have waited for these.
-    pub(super) fn keep_together(&mut self, now: Nanos, id: DiskId, first: usize, company: u32) {
+    /// Keeps the answers from the one at `first` on until those are there that belong to them, or gives
+    /// out what has waited for these.
+    pub(super) fn keep_together(&mut self, now: Nanos, id: DiskId, first: usize, beside: Beside) {
         let disk = self.disks[id.0 as usize].as_mut().expect(KNOWN_DISK);
+        let longest = if beside == Beside::Pause { LONGEST_IN_PAUSE } else { LONGEST };
         if disk.kept.is_empty() {
-            disk.kept_until = now + LONGEST;
+            disk.kept_until = now + longest;
         }
         self.kept += saturated(self.retired.len() - first);
         disk.kept.extend(self.retired.drain(first..));
-        let has_others = disk.outstanding > saturated(disk.kept.len()) + company;
-        if company == 0 || !has_others {
+        let waits = match beside {
+            Beside::Nothing => false,
+            Beside::Start(others) => others > 0,
+            Beside::Pause => disk.outstanding > saturated(disk.kept.len()),
+        };
+        if !waits {
             let vm = disk.vm;
             self.give_out_if(|disk| disk.vm == vm);
         }

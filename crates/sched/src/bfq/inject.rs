@@ -192,7 +192,7 @@ impl Bfq {
     /// Returns a request of another queue that goes to the device while the queue in service, which
     /// is empty, is waited for.
     #[inline(never)]
-    pub(super) fn choose_injection(&mut self, id: u32) -> Option<(u32, Tag)> {
+    pub(super) fn choose_injection(&mut self, now: Nanos, id: u32) -> Option<(u32, Tag)> {
         if !self.may_inject() {
             return None;
         }
@@ -202,16 +202,23 @@ impl Bfq {
         let queue = &self.queues[id as usize];
         let is_urgent = queue.raise.is_on() && self.comes_soon(queue);
         let suffers = is_urgent && self.wr_busy <= 1;
+        let in_flight = self.table.in_flight();
         let most = queue.inject.most.max(u32::from(self.slot.is_wasteful));
-        if self.table.in_flight() >= most || suffers || self.idling_boosts(queue) {
+        let is_within = in_flight < most;
+        // What starts in several queues of a group may be one program, which does not delay itself.
+        let (group, lasts) = (queue.group, self.wr_duration());
+        let goes_on = queue.raise.is_on() && in_flight == 0 && self.rules.starts_go_on;
+        if !(is_within || goes_on) || suffers || self.idling_boosts(queue) {
             return None;
         }
-        let is_free = self.rotational || self.table.in_flight() == 0;
+        let is_free = self.rotational || in_flight == 0;
         let mut node = queue.node;
         while node != ROOT {
             if let Some(leaf) = self.engine.runner_up(node) {
                 let other = self.owners[leaf as usize];
-                let is_wanted = !is_urgent || self.queues[other as usize].raise.is_on();
+                let rival = &self.queues[other as usize];
+                let is_one = goes_on && rival.group == group && rival.starts(now, lasts);
+                let is_wanted = is_one || (is_within && (!is_urgent || rival.raise.is_on()));
                 let tag = if is_wanted { self.may_be_injected(other) } else { None };
                 if let Some(tag) = tag.filter(|&tag| is_free || !self.is_long(tag)) {
                     self.injection.injected = true;

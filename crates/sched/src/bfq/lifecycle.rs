@@ -312,7 +312,7 @@ impl Bfq {
         }
         if self.holder == Some(id) {
             self.slot_moves(now, id);
-            let waits = is_empty && self.better_to_idle(id);
+            let waits = is_empty && self.better_to_idle(id) && !self.is_beside_pause(now, id);
             if waits {
                 if in_flight == 0 {
                     self.arm_idle(now, id);

@@ -126,7 +126,7 @@ impl Bfq {
     }
 
     /// Returns whether a group, or one above it, may not be lifted.
-    fn owes(&self, mut group: u32) -> bool {
+    pub(super) fn owes(&self, mut group: u32) -> bool {
         while group != GroupId::ROOT.0 {
             let at = &self.groups[group as usize];
             if !at.loan.lends() {

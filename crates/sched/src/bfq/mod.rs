@@ -111,12 +111,15 @@
 //!     another one of its group begins now.
 //! 40. Who starts pays nothing now for what it reads out of turn beside another queue of its group
 //!     that starts, and what a queue had before it turned idle is not held against a start in it.
-//! 41. Who goes on in order beside something that starts in its group was held up, and does not play.
+//! 41. Who goes on in order beside something that starts in its group, or has paused there, was held
+//!     up, and does not play.
 //! 42. What is raised goes before everybody whose turn virtual time has passed.
 //! 43. A group stays lifted for a moment when what starts in it pauses, see `linger`: with a
 //!     scheduler in the guest, the program's next request waits there for those beside it here.
 //! 44. Whose issuer comes from another queue has the past of that one: what others did in it before
 //!     says nothing of him.
+//! 45. The raised queues of a group go before the others of it, and one in which something starts is
+//!     served while another one is waited for: they may be one program's.
 //!
 //! Deliberately absent, with room left: raising of write-back; devices with several actuators.
 //!
@@ -124,6 +127,7 @@
 //! Distribution", 2010; P. Valente and A. Avanzini, "Evolution of the BFQ Storage-I/O Scheduler",
 //! 2015; Linux documentation, "BFQ (Budget Fair Queueing)".
 
+mod beside;
 mod budget;
 mod burst;
 mod check;
@@ -181,8 +185,8 @@ use crate::merge::{MergeLimits, MergeRules};
 use crate::table::{SortList, Table};
 use crate::wf2q::{ROOT, Wf2q};
 use crate::{
-    Class, GroupId, GroupReport, GroupStats, Insertion, Lead, Nanos, Next, Priority, QueueId,
-    Request, Scheduler, Tag, Urgency, Weight,
+    Beside, Class, GroupId, GroupReport, GroupStats, Insertion, Lead, Nanos, Next, Priority,
+    QueueId, Request, Scheduler, Tag, Urgency, Weight,
 };
 
 /// Longest time that the idle class waits while others of its group are served.
@@ -554,10 +558,8 @@ impl Scheduler for Bfq {
     }
 
     #[inline]
-    fn beside(&self, now: Nanos, tag: Tag) -> Option<u32> {
-        let id = self.table.get(tag).queue.0;
-        let is_raised = self.queues[id as usize].raise.is_on();
-        if is_raised { self.company_of(self.clock.inside(now), id) } else { None }
+    fn beside(&self, now: Nanos, tag: Tag) -> Beside {
+        self.what_is_beside(self.clock.inside(now), self.table.get(tag).queue.0)
     }
 
     #[inline]

@@ -119,11 +119,6 @@ impl Raise {
         self.kind == WrKind::Interactive && self.began == now && !self.is_urged()
     }
 
-    /// Returns whether somebody has begun to start something in it no longer ago than that.
-    pub(super) fn has_just_begun(&self, now: Nanos, lasts: Nanos, ago: Nanos) -> bool {
-        self.is_on() && self.start(now, lasts).is_some_and(|start| now <= start.began + ago)
-    }
-
     /// Returns whether its time is over.
     pub(super) fn is_late(&self, now: Nanos) -> bool {
         now > self.began + self.lasts

@@ -168,7 +168,7 @@ impl Bfq {
             if is_left && self.slot.idle_until.is_none() {
                 return Verdict::Expire(ExpireReason::BudgetTimeout);
             }
-            return match self.choose_injection(id) {
+            return match self.choose_injection(now, id) {
                 Some((other, tag)) => Verdict::Inject(other, tag),
                 None if self.slot.idle_until.is_none() && !self.rules.stuck_times_out => {
                     Verdict::Wait(Next::Empty)

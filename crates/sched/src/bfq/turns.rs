@@ -19,9 +19,6 @@ use crate::{GroupId, Nanos, QueueId};
 /// budget.
 const KEPT_TIMEOUTS: u64 = 8;
 
-/// For so long a program has only just begun to start.
-const FIRST: Nanos = Nanos::from_secs(1);
-
 impl Bfq {
     /// Returns how many times the timeout a slot of this queue lasts: a queue in which something
     /// starts may load it in one go, a soft real-time one has little to do anyway.
@@ -101,32 +98,36 @@ impl Bfq {
         let queue = &self.queues[id as usize];
         let pause = self.tunables.wr_min_idle_time;
         let lately = |at: Option<Nanos>| at.is_some_and(|at| now <= at + pause);
+        let group = &self.groups[queue.group as usize];
         self.rules.starts_go_on
             && queue.seek.is_in_order()
-            && lately(self.groups[queue.group as usize].started)
+            && (lately(group.started) || group.lingers.is_some())
             && !lately(queue.played)
     }
 
     /// Lets what starts in one or several queues of a group go on as a slot of one of them ends:
-    /// neither that queue nor the group sits out the lead over those beside it. Who had the device for
-    /// long without a pause is no program that starts.
+    /// neither that queue nor the group sits out the lead over those beside it, nor does what others
+    /// in the group have in hand while it pauses (`linger.rs`). Who had the device for long without a
+    /// pause is no program that starts.
     pub(super) fn go_on_after_slot(&mut self, now: Nanos, id: u32, stays: bool) {
-        let Queue { node, group, raise, .. } = self.queues[id as usize];
-        if !raise.is_on() {
-            return;
-        }
         let most = self.longest_start();
+        let Queue { node, group, raise, .. } = self.queues[id as usize];
         let at = &mut self.groups[group as usize];
-        at.raised_served += now.since(self.slot.taken);
-        let goes_on = (stays || at.raised > 1) && at.raised_served < most;
-        let starts = || raise.start(now, self.wr_duration()).is_some() && self.is_privileged(id);
-        if !goes_on || !self.rules.starts_go_on || !starts() {
+        if raise.is_on() {
+            at.raised_served += now.since(self.slot.taken);
+        }
+        let has_start = at.raised > 0 || at.lingers.is_some();
+        if !has_start || at.raised_served >= most || !self.rules.starts_go_on {
             return;
         }
-        if stays {
+        let starts = raise.start(now, self.wr_duration()).is_some() && self.is_privileged(id);
+        if starts && stays {
             self.engine.lift(node);
         }
-        self.lift_groups(group);
+        let waits = || self.has_start_beside(now, id) || self.has_just_paused(now, group);
+        if starts || (!self.owes(group) && waits()) {
+            self.lift_groups(group);
+        }
     }
 
     /// Returns for how long what starts in several queues of a group may have the device until others
@@ -210,30 +211,6 @@ impl Bfq {
         } else {
             queue.raise.precede(now, left);
         }
-    }
-
-    /// Returns how many requests of what starts in the group of a queue wait or are at the device, but
-    /// for one of that queue's that is; nothing if nothing has just begun to start in it. Whoever reads
-    /// a file in order reads on by himself, and counts for nobody.
-    pub(super) fn company_of(&self, now: Nanos, id: u32) -> Option<u32> {
-        let lasts = self.wr_duration();
-        let requests = |queue: &Queue| queue.list.len() + queue.in_flight;
-        let starts = |queue: &Queue| {
-            let Queue { raise, seek, .. } = queue;
-            raise.has_just_begun(now, lasts, FIRST) && !seek.is_in_order()
-        };
-        let queue = &self.queues[id as usize];
-        if !starts(queue) {
-            return None;
-        }
-        let own = requests(queue) - 1;
-        if self.groups[queue.group as usize].raised == u32::from(queue.busy) {
-            return Some(own);
-        }
-        let is_one = |other: &&Queue| {
-            other.used && other.group == queue.group && other.node != queue.node && starts(other)
-        };
-        Some(own + self.queues.iter().filter(is_one).map(requests).sum::<u32>())
     }
 
     /// Lets the wait for the queue in service begin anew because something starts in it and in queue

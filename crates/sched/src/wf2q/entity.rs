@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use super::vtime::Vtime;
 use super::{Node, Policy};
-use crate::tree::{Links, NIL, Nodes, Tree};
+use crate::tree::{Links, NIL, Nodes, Tree, successor};
 use crate::{Class, Nanos};
 
 /// Where an entity is.
@@ -301,11 +301,15 @@ impl ServiceTree {
         self.active.remove(arena, node);
     }
 
-    /// Returns the least finish of those that wait, if an entity may go before them all: nobody goes
-    /// before others that are raised.
+    /// Returns the least finish of those that wait before which an entity may go: nobody goes before
+    /// others that are raised. In a group of queues those go before the others, in their own order.
     pub(super) fn least_finish(&self, arena: &Arena) -> Option<Vtime> {
-        let first = self.active.first(arena).filter(|_| self.raised == 0);
-        first.map(|node| arena.at(node).finish)
+        let is_queue_of_group = |node: Node| arena.at(node).is_leaf() && arena.at(node).depth > 1;
+        let mut first = self.active.first(arena)?;
+        while self.raised > 0 && arena.at(first).coeff > 1 {
+            first = successor(arena, first).filter(|_| is_queue_of_group(first))?;
+        }
+        (self.raised == 0 || is_queue_of_group(first)).then(|| arena.at(first).finish)
     }
 
     /// Lets go of the idle entity that finished first, if virtual time has caught up with it.

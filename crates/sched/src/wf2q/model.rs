@@ -111,6 +111,25 @@ impl Model {
         })
     }
 
+    /// Of those that wait in a group the first before which one that is lifted may go: in a group of
+    /// queues the first that is not raised, elsewhere the first of all if none is raised.
+    fn first_to_pass(&self, parent: usize, mut waiting: Vec<usize>) -> Option<usize> {
+        let is_raised = |node: usize| self.members[node].coeff > 1;
+        if !waiting.iter().any(|&node| is_raised(node)) {
+            return self.first(waiting.into_iter());
+        }
+        loop {
+            let first = self.first(waiting.iter().copied())?;
+            if parent == 0 || self.members[first].is_group {
+                return None;
+            }
+            if !is_raised(first) {
+                return Some(first);
+            }
+            waiting.retain(|&node| node != first);
+        }
+    }
+
     fn next_of(&self, group: usize, class: Class) -> Option<(u64, usize)> {
         let waiting = || self.siblings(group, class, Place::Active);
         let starts = waiting().map(|node| self.members[node].start);
@@ -145,9 +164,7 @@ impl Model {
         let Member { parent, class, .. } = self.members[node];
         let waiting = self.siblings(parent, class, Place::Active).filter(|&other| other != node);
         let waiting: Vec<usize> = waiting.collect();
-        let nobody_is_raised = waiting.iter().all(|&other| self.members[other].coeff == 1);
-        let first = self.first(waiting.into_iter()).map(|first| self.members[first].finish);
-        let first = first.filter(|_| nobody_is_raised);
+        let first = self.first_to_pass(parent, waiting).map(|first| self.members[first].finish);
         let member = &mut self.members[node];
         let weight = member.base * member.new_coeff;
         member.weight = weight;

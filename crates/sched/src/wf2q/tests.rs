@@ -457,6 +457,37 @@ fn a_raise_goes_before_those_whom_virtual_time_has_passed() {
     }
 }
 
+#[test]
+fn raised_queues_of_a_group_go_before_the_others_in_their_own_order() {
+    let mut engine = Wf2q::new(GUARANTEE, Policy::Exact);
+    let group = engine.add_group(ROOT, weight(100));
+    let leaves = [(); 5].map(|()| engine.add_leaf(group, Class::BestEffort, weight(40)));
+    let [large, small, other, first, second] = leaves;
+    engine.activate(NOW, large, 1024, Return::Anew);
+    assert_eq!(engine.select(NOW), Some(large));
+    for leaf in [small, other] {
+        engine.activate(NOW, leaf, 512, Return::Anew);
+    }
+    // Now virtual time is beyond what the others have waited for.
+    engine.extend_budget(large, 16_384);
+    engine.serve(large, 16_384, 8);
+    engine.expire(large, After::Waits(16_384));
+    for leaf in [first, second] {
+        engine.set_coeff(leaf, 30);
+        engine.lift(leaf);
+        engine.activate(NOW, leaf, 1024, Return::Anew);
+    }
+    engine.check();
+    let mut turn = |budget: u64| {
+        let next = engine.select(NOW).unwrap();
+        engine.serve(next, budget, budget);
+        engine.expire(next, After::Leaves(0));
+        engine.check();
+        next
+    };
+    assert_eq!([turn(1024), turn(1024), turn(512), turn(512)], [first, second, small, other]);
+}
+
 /// Returns the weight and coefficient of a group, the weights of its leaves and a budget.
 fn draw_shares(random: &mut Random) -> (u64, u16, [u64; 2], u64) {
     let coeff = if random.below(3) == 0 { 30 } else { 1 };

@@ -4,7 +4,7 @@ use super::super::idling::RAISED_IDLE;
 use super::*;
 
 /// Returns why nothing goes to the device although something waits, if there is a reason.
-fn reason(bfq: &Bfq) -> Option<&'static str> {
+fn reason(bfq: &Bfq, now: Nanos) -> Option<&'static str> {
     if bfq.tunables.strict_guarantees && bfq.in_flight() > 0 {
         return Some("one at a time");
     }
@@ -15,7 +15,7 @@ fn reason(bfq: &Bfq) -> Option<&'static str> {
         return (is_full && bfq.in_flight() > 0).then_some("the device has enough to do");
     }
     let is_kept = bfq.slot.idle_until.is_some() || (queue.in_flight > 0 && bfq.better_to_idle(id));
-    let is_alone = bfq.clone().choose_injection(id).is_none();
+    let is_alone = bfq.clone().choose_injection(bfq.clock.inside(now), id).is_none();
     (is_kept && is_alone).then_some("kept for the queue in service")
 }
 
@@ -41,7 +41,7 @@ proptest! {
                     assert!(!bfq.queues[id as usize].gone, "P22");
                 }
                 if bfq.queued() > 0 && !matches!(next, Next::Request(_)) {
-                    assert!(reason(bfq).is_some(), "B12: {next:?}");
+                    assert!(reason(bfq, world.now).is_some(), "B12: {next:?}");
                 }
             });
             if world.bfq.queued() > 0 && world.at_device.is_empty() {
@@ -61,7 +61,7 @@ proptest! {
         for step in steps {
             world.step(step, &mut |world, _, next| {
                 if world.bfq.queued() > 0 && !matches!(next, Next::Request(_)) {
-                    assert_eq!(reason(&world.bfq), Some("the device has enough to do"));
+                    assert_eq!(reason(&world.bfq, world.now), Some("the device has enough to do"));
                 }
             });
         }
