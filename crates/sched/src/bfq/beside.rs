@@ -44,9 +44,7 @@ impl Bfq {
         if queue.starts(now, lasts) {
             let starts = |other: &&Queue| other.starts(now, lasts);
             let others: u32 = self.others_of_group(id).filter(starts).map(Queue::in_hand).sum();
-            let is_rival = |other: &Queue| {
-                !starts(&other) && other.seek.is_in_order() && other.has_read_lately(now)
-            };
+            let is_rival = |other: &Queue| !starts(&other) && other.has_read_lately(now);
             // Its own is not counted.
             let company = (queue.in_hand() + others).saturating_sub(1);
             let matters = company > 0 && self.others_of_group(id).any(is_rival);
