@@ -33,8 +33,11 @@ impl Bfq {
     #[inline]
     pub(super) fn what_is_beside(&self, now: Nanos, id: u32) -> Beside {
         let queue = &self.queues[id as usize];
-        let may_start = queue.raise.is_on() || self.groups[queue.group as usize].lingers.is_some();
-        if may_start && self.rotational { self.look_beside(now, id) } else { Beside::Nothing }
+        if queue.raise.is_on() || self.groups[queue.group as usize].lingers.is_some() {
+            self.look_beside(now, id)
+        } else {
+            Beside::Nothing
+        }
     }
 
     #[cold]
@@ -68,7 +71,7 @@ impl Bfq {
     pub(super) fn is_beside_pause(&self, now: Nanos, id: u32) -> bool {
         let group = self.queues[id as usize].group;
         self.groups[group as usize].lingers.is_some()
-            && self.rotational
+            && !self.is_queueing_flash()
             && self.look_beside(now, id) == Beside::Pause
     }
 
