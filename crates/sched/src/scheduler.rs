@@ -64,7 +64,7 @@ pub enum Beside {
     #[default]
     Nothing,
     /// It is one of what starts, which has asked for so many others that are not answered; none if
-    /// nobody else of the group has read lately.
+    /// nobody beside it reads a file in order.
     Start(u32),
     /// It is of somebody else, who reads a file in order, while what starts has paused with nothing in
     /// hand.

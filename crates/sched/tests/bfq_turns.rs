@@ -145,13 +145,14 @@ fn a_program_that_reads_through_two_queues_is_waited_for_in_both() {
     latencies.sort_unstable();
     println!("{latencies:?}");
     assert!(latencies[3] < Nanos::from_millis(20));
+    assert!(latencies[6] < Nanos::from_millis(30));
 }
 
 /// What a program thinks about in one queue does not keep the device from what it wants in another one.
 #[test]
 fn a_program_that_is_waited_for_in_one_queue_goes_on_in_another_one() {
     let mut world = hammered();
-    for (think, left) in [(25, 100), (5, 300)] {
+    for (think, left) in [(25, 100), (15, 300)] {
         let queue = world.queue(GROUP);
         world.clients.push(program(&world, queue, left, Nanos::from_millis(think)));
     }
@@ -161,7 +162,7 @@ fn a_program_that_is_waited_for_in_one_queue_goes_on_in_another_one() {
     let [thinks, reads] =
         [thinks, reads].map(|client| Nanos(client.total_latency / client.requests));
     println!("{thinks:?}, {reads:?}");
-    assert!(thinks.max(reads) < Nanos::from_millis(25));
+    assert!(thinks.max(reads) < Nanos::from_millis(35));
 }
 
 /// Lets a program start that reads through several queues: every so many milliseconds, for so many,

@@ -45,9 +45,7 @@ fn rates(coordinates: bool, readers: Order, beside: Order, seed: u64) -> [f64; 2
 }
 
 /// While the agent helped who only reads for ten seconds, too, readers at random places beside readers
-/// in order had 1.29 of what they have without, and all together 0.965. Readers in order take an eighth
-/// of what those beside them have, in the minute in which they begin (0.93 was left to these before the
-/// queues of one program were served for one another).
+/// in order had 1.29 of what they have without, and all together 0.965.
 #[test]
 fn readers_that_begin_cost_others_little() {
     const SEEDS: u64 = 8;
@@ -62,7 +60,7 @@ fn readers_that_begin_cost_others_little() {
         let sums = (all[0] + all[1]) / (off[0] + off[1]);
         println!("{readers:?} beside {beside:?}: {off:.3?}, then {all:.3?} MB/s, {sums:.3}");
         assert!(sums > 0.98, "{readers:?} beside {beside:?}: all together");
-        assert!(all[1] > 0.86 * off[1], "{readers:?} beside {beside:?}: those beside");
+        assert!(all[1] > 0.92 * off[1], "{readers:?} beside {beside:?}: those beside");
         if readers == rand {
             assert!(all[0] < 1.15 * off[0], "{beside:?}: at random, in order they seek less");
         }

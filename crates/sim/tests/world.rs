@@ -44,7 +44,7 @@ fn throughput(world: &mut World, guest: Place) -> u64 {
 #[test]
 fn a_sequential_reader_gets_what_the_device_has() {
     for path in [HostPath::MergedThreads, HostPath::Evenkeel] {
-        for (model, least) in [("hdd", 9), ("sdhc", 15), ("emmc", 56)] {
+        for (model, least) in [("hdd", 9), ("sdhc", 15), ("emmc", 60)] {
             let (mut world, guest) = world(model, path, Kind::Bfq, 1);
             world.start(guest, reader(0, Order::Sequential));
             let rate = throughput(&mut world, guest);

@@ -45,9 +45,9 @@ impl Engine {
     pub(super) fn keep_together(&mut self, now: Nanos, id: DiskId, first: usize, beside: Beside) {
         let disk = self.disks[id.0 as usize].as_mut().expect(KNOWN_DISK);
         let longest = if beside == Beside::Pause { LONGEST_IN_PAUSE } else { LONGEST };
-        if disk.kept.is_empty() {
-            disk.kept_until = now + longest;
-        }
+        // What starts does not wait for as long as others do that are kept.
+        let until = now + longest;
+        disk.kept_until = if disk.kept.is_empty() { until } else { disk.kept_until.min(until) };
         self.kept += saturated(self.retired.len() - first);
         disk.kept.extend(self.retired.drain(first..));
         let waits = match beside {

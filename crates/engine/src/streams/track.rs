@@ -175,7 +175,10 @@ impl Read {
             // It is another file.
             track.ordered_sectors = 0;
         }
-        if continues || !track.is_in_order() {
+        if track.goes_on_in_file(self.sector) {
+            // What is read again does not take back how far its reader is.
+            track.end = track.end.max(self.end);
+        } else if continues || !track.is_in_order() {
             track.end = self.end;
         }
         track.aside = self.end;

@@ -207,7 +207,7 @@ impl Bfq {
         let is_within = in_flight < most;
         // What starts in several queues of a group may be one program, which does not delay itself.
         let (group, lasts) = (queue.group, self.wr_duration());
-        let goes_on = queue.raise.is_on() && in_flight == 0 && self.rules.starts_go_on;
+        let goes_on = queue.starts(now, lasts) && in_flight == 0 && self.rules.starts_go_on;
         if !(is_within || goes_on) || suffers || self.idling_boosts(queue) {
             return None;
         }

@@ -21,9 +21,6 @@ use crate::{GroupId, Nanos};
 const MOMENT: Nanos = Nanos::from_secs(1);
 /// The same on a disk that turns, where the tens of requests that are waited for take longer.
 const MOMENT_ROTATIONAL: Nanos = Nanos::from_secs(3);
-/// For so long it sits out no slots of others either: a program that waits in the guest for those
-/// beside it is mostly back by then.
-const AT_FIRST: Nanos = Nanos::from_secs(1);
 
 impl Bfq {
     /// Keeps the groups above a queue lifted for a moment if something starts in it; it is about to
@@ -36,7 +33,7 @@ impl Bfq {
         if !is_meant || !starts || !self.rules.pauses_are_bridged || !self.is_privileged(id) {
             return;
         }
-        let until = now + self.moment();
+        let until = now + if self.rotational { MOMENT_ROTATIONAL } else { MOMENT };
         self.lingers = Some(self.lingers.map_or(until, |at| at.min(until)));
         while group != GroupId::ROOT.0 {
             let at = &mut self.groups[group as usize];
@@ -44,16 +41,6 @@ impl Bfq {
             at.lingers = Some(until);
             group = at.parent;
         }
-    }
-
-    fn moment(&self) -> Nanos {
-        if self.rotational { MOMENT_ROTATIONAL } else { MOMENT }
-    }
-
-    /// Returns whether a group stays lifted since no longer ago than [`AT_FIRST`].
-    pub(super) fn has_just_paused(&self, now: Nanos, group: u32) -> bool {
-        let lingers = self.groups[group as usize].lingers;
-        lingers.is_some_and(|until| until + AT_FIRST >= now + self.moment())
     }
 
     /// Lets the groups above a queue go: nobody outside means it any more.

@@ -54,8 +54,6 @@ impl ThinkTime {
 
 /// So many requests without a seek are a file that is read in order.
 const IN_ORDER: u32 = 8;
-/// So many are a long one: few programs load so much of one at once.
-const LONG_IN_ORDER: u32 = 24;
 
 /// Which of the last 32 requests were seeks, the newest in the lowest bit.
 #[derive(Clone, Copy, Debug)]
@@ -90,11 +88,6 @@ impl SeekHistory {
     /// Returns whether none of the last eight requests was a seek.
     pub(super) fn is_in_order(&self) -> bool {
         self.bits.trailing_zeros() >= IN_ORDER
-    }
-
-    /// Returns whether none of the last 24 requests was a seek.
-    pub(super) fn is_long_in_order(&self) -> bool {
-        self.bits.trailing_zeros() >= LONG_IN_ORDER
     }
 
     /// Returns whether all of the last 32 requests were seeks.

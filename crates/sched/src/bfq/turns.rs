@@ -101,33 +101,30 @@ impl Bfq {
         let group = &self.groups[queue.group as usize];
         self.rules.starts_go_on
             && queue.seek.is_in_order()
-            && (lately(group.started) || group.lingers.is_some())
+            && (lately(group.started) || group.lingers.is_some_and(|until| now < until))
             && !lately(queue.played)
     }
 
     /// Lets what starts in one or several queues of a group go on as a slot of one of them ends:
-    /// neither that queue nor the group sits out the lead over those beside it, nor does what others
-    /// in the group have in hand while it pauses (`linger.rs`). Who had the device for long without a
-    /// pause is no program that starts.
+    /// neither that queue nor the group sits out the lead over those beside it. Who had the device for
+    /// long without a pause is no program that starts.
     pub(super) fn go_on_after_slot(&mut self, now: Nanos, id: u32, stays: bool) {
-        let most = self.longest_start();
         let Queue { node, group, raise, .. } = self.queues[id as usize];
-        let at = &mut self.groups[group as usize];
-        if raise.is_on() {
-            at.raised_served += now.since(self.slot.taken);
-        }
-        let has_start = at.raised > 0 || at.lingers.is_some();
-        if !has_start || at.raised_served >= most || !self.rules.starts_go_on {
+        if !raise.is_on() {
             return;
         }
-        let starts = raise.start(now, self.wr_duration()).is_some() && self.is_privileged(id);
-        if starts && stays {
+        let most = self.longest_start();
+        let at = &mut self.groups[group as usize];
+        at.raised_served += now.since(self.slot.taken);
+        let goes_on = (stays || at.raised > 1) && at.raised_served < most;
+        let starts = || raise.start(now, self.wr_duration()).is_some() && self.is_privileged(id);
+        if !goes_on || !self.rules.starts_go_on || !starts() {
+            return;
+        }
+        if stays {
             self.engine.lift(node);
         }
-        let waits = || self.has_start_beside(now, id) || self.has_just_paused(now, group);
-        if starts || (!self.owes(group) && waits()) {
-            self.lift_groups(group);
-        }
+        self.lift_groups(group);
     }
 
     /// Returns for how long what starts in several queues of a group may have the device until others
