@@ -65,6 +65,18 @@ fn what_is_beside_a_start_that_pauses_goes_first_meanwhile() {
     assert!(afterwards < 0.5, "and gets back what it missed");
 }
 
+/// Others have slots of 125 ms, and the guest's next reads may be what the program waits for.
+#[test]
+fn what_is_beside_a_start_that_pauses_sits_out_no_slot_of_others() {
+    let mut world = pausing(BfqTunables::default(), ms(600));
+    world.clients[0].outstanding = 1;
+    (world.clients[1].nr_sectors, world.clients[1].random) = (256, false);
+    world.run_for(ms(1_000));
+    let slots = world.clients[1].sectors / 2560;
+    println!("{slots} slots of others in a second");
+    assert!(slots < 3);
+}
+
 #[test]
 fn a_pause_of_more_than_a_moment_is_an_end() {
     for (rotational, moment) in [(true, ms(3_000)), (false, ms(1_000))] {

@@ -13,7 +13,7 @@
 //! dispatched. While a queue is waited for, requests of others may be *injected*, as many as it
 //! bears. Queues and groups lie in flat arrays, their names are indices; once warm nothing is
 //! allocated, and every call takes O(log n) steps per level of the tree; while something starts, the
-//! end of a slot or of a request in its group looks at all queues.
+//! end of a request in its group looks at all queues.
 //!
 //! # Decisions
 //!
