@@ -77,6 +77,36 @@ fn what_is_beside_a_start_that_pauses_sits_out_no_slot_of_others() {
     assert!(slots < 3);
 }
 
+/// A card: 70 MB/s, 0.3 ms to get anywhere.
+const CARD: Device = Device::Serial { per_sector: 7_000, seek: 300_000 };
+
+/// Readers in a guest that are answered together come together, 5 ms later; those of other groups
+/// always have something, and slots of 125 ms.
+#[test]
+fn readers_beside_a_start_that_has_just_paused_go_before_other_groups_each_time_they_come() {
+    let mut world = World::new(false, CARD, 1);
+    let groups = [(); 6].map(|()| world.group(GroupId::ROOT, 100));
+    for &group in &groups[1..] {
+        let queue = world.queue(group);
+        world.clients.push(Client::new(queue, 2, 256, false));
+    }
+    let queue = world.queue(groups[0]);
+    let mut readers = Client::new(queue, 1, 2048, false);
+    readers.think = ms(5);
+    world.clients.push(readers);
+    world.run_for(ms(60_000));
+    let queue = world.queue(groups[0]);
+    let mut program = Client::new(queue, 1, 8, true);
+    (program.from, program.left) = (world.now, 1);
+    world.clients.push(program);
+    world.check = true;
+    world.forget();
+    world.run_for(ms(200));
+    let rounds = world.clients[5].requests;
+    println!("{rounds} rounds");
+    assert!(rounds >= 8, "of 10 without the others");
+}
+
 #[test]
 fn a_pause_of_more_than_a_moment_is_an_end() {
     for (rotational, moment) in [(true, ms(3_000)), (false, ms(1_000))] {

@@ -3,7 +3,7 @@
 mod bfq_world;
 
 use bfq_world::{Client, Device, World};
-use evenkeel_sched::{GroupId, Nanos};
+use evenkeel_sched::{GroupId, Nanos, Scheduler as _};
 
 const DISK: Device = Device::Serial { per_sector: 50_000, seek: 10_000_000 };
 const SECOND: Nanos = Nanos::from_secs(1);
@@ -52,7 +52,7 @@ fn who_starts_something_all_the_time_gets_no_more_than_its_share_in_the_long_run
     let later = honest_part(&world);
     println!("of 3 s {at_first:.3}, of 300 s {in_all:.3}, of the next 3000 s {later:.3}");
     assert!(at_first < 0.13, "a start comes first, but for relief");
-    assert!(in_all > 0.41, "50 s of lead at most are 8 % of this time");
+    assert!(in_all > 0.4, "half of it, but for a lead of 50 s at most");
     assert!(later > 0.48, "and then nothing more");
 }
 
@@ -192,4 +192,39 @@ fn a_start_is_served_first_however_often_readers_of_its_group_have_begun() {
         println!("{times} times: {part:.2}");
         assert!(part > 0.9, "{times} times: {part}");
     }
+}
+
+/// A card; and a program that is loaded in 0.7 s, most of which it thinks, while the device is kept for
+/// it. Where a raise counted for what it lasts there, 3 s, the fifth of them took twice as long.
+#[test]
+fn programs_that_start_one_after_the_other_are_served_first_on_a_fast_disk_as_well() {
+    const CARD: Device = Device::Serial { per_sector: 7_000, seek: 300_000 };
+    let mut world = World::new(false, CARD, 1);
+    let groups = [(); 6].map(|()| world.group(GroupId::ROOT, 100));
+    for (group, readers) in groups.into_iter().zip([4, 1, 1, 1, 1, 1]) {
+        for _ in 0..readers {
+            let queue = world.queue(group);
+            world.clients.push(Client::new(queue, 2, 256, false));
+        }
+    }
+    world.run_for(Nanos::from_secs(60));
+    let took: Vec<_> = (0..10).map(|_| start_on(&mut world, groups[0])).collect();
+    println!("{took:?}");
+    assert!(took.iter().all(|&took| took < Nanos::from_millis(900)), "{took:?}");
+}
+
+/// Lets a program start in a group, and returns for how long it reads; then 3 s pass.
+fn start_on(world: &mut World, group: GroupId) -> Nanos {
+    let (began, queue) = (world.now, world.queue(group));
+    let mut program = Client::new(queue, 1, 64, true);
+    (program.from, program.left, program.think) = (began, 100, Nanos::from_millis(6));
+    world.clients.push(program);
+    while world.clients.last().is_some_and(|program| program.requests < 100) {
+        world.run_for(Nanos::from_millis(1));
+    }
+    let took = world.now - began;
+    world.clients.pop();
+    world.bfq.remove_queue(world.now, queue);
+    world.run_for(Nanos::from_secs(3));
+    took
 }

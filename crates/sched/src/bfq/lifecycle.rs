@@ -167,6 +167,8 @@ impl Bfq {
                 self.engine.lift(self.queues[id as usize].node);
             }
             self.let_take_turns(now, id);
+        } else {
+            self.go_on_in_pause(now, self.queues[id as usize].group);
         }
         self.enter_busy(id);
         self.engine.activate(now, self.queues[id as usize].node, budget, how);

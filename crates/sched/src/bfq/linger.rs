@@ -21,6 +21,8 @@ use crate::{GroupId, Nanos};
 const MOMENT: Nanos = Nanos::from_secs(1);
 /// The same on a disk that turns, where the tens of requests that are waited for take longer.
 const MOMENT_ROTATIONAL: Nanos = Nanos::from_secs(3);
+/// For this part of it what the group has in hand goes first: by then the program has mostly gone on.
+const AT_FIRST: u64 = 5;
 
 impl Bfq {
     /// Keeps the groups above a queue lifted for a moment if something starts in it; it is about to
@@ -33,13 +35,29 @@ impl Bfq {
         if !is_meant || !starts || !self.rules.pauses_are_bridged || !self.is_privileged(id) {
             return;
         }
-        let until = now + if self.rotational { MOMENT_ROTATIONAL } else { MOMENT };
+        let until = now + self.moment();
         self.lingers = Some(self.lingers.map_or(until, |at| at.min(until)));
         while group != GroupId::ROOT.0 {
             let at = &mut self.groups[group as usize];
             at.lingers_urged = raise.is_urged() || (at.lingers.is_some() && at.lingers_urged);
             at.lingers = Some(until);
             group = at.parent;
+        }
+    }
+
+    fn moment(&self) -> Nanos {
+        if self.rotational { MOMENT_ROTATIONAL } else { MOMENT }
+    }
+
+    /// Lets a group, and those above it, sit out no lead over others when what starts there has just
+    /// paused: what else it has in hand goes first.
+    pub(super) fn go_on_in_pause(&mut self, now: Nanos, group: u32) {
+        let at = &self.groups[group as usize];
+        let Some(until) = at.lingers.filter(|_| at.raised == 0) else { return };
+        let moment = self.moment();
+        let has_just_paused = now + moment < until + Nanos(moment.0 / AT_FIRST);
+        if has_just_paused && !at.lingers_urged && self.rules.starts_go_on && !self.owes(group) {
+            self.lift_groups(group);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Who holds the device, for how long, and what happens when the slot ends.
 
 use super::budget::{Pace, Slot, next_budget, pace, time_charge};
+use super::queue::Queue;
 use super::rate::Sample;
 use super::relief::Served;
 use super::stats::is_seek;
@@ -334,7 +335,7 @@ impl Bfq {
         let stays = is_kept || !self.queues[id as usize].is_empty();
         self.go_on_after_slot(now, id, stays);
         let queue = &mut self.queues[id as usize];
-        let node = queue.node;
+        let Queue { node, group, .. } = *queue;
         if stays {
             queue.paused = false;
             queue.has_come &= reason == ExpireReason::Preempted;
@@ -342,6 +343,7 @@ impl Bfq {
             if service > 0 {
                 queue.starves_since = now;
             }
+            self.go_on_in_pause(now, group);
             self.engine.expire(node, After::Waits(budget));
             return;
         }
@@ -362,6 +364,7 @@ impl Bfq {
         let memory = if is_expected { self.memory() } else { 0 };
         self.linger(now, id);
         self.leave_busy(id);
+        self.go_on_in_pause(now, group);
         self.engine.expire(node, After::Leaves(memory));
         self.reap(id);
     }

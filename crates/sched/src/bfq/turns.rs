@@ -134,7 +134,7 @@ impl Bfq {
     }
 
     /// Sets aside what a group, and those above it, are ahead of their siblings.
-    fn lift_groups(&mut self, mut group: u32) {
+    pub(super) fn lift_groups(&mut self, mut group: u32) {
         while group != GroupId::ROOT.0 {
             let at = &self.groups[group as usize];
             self.engine.lift(at.node);
