@@ -77,7 +77,7 @@ fn what_is_beside_a_start_that_pauses_sits_out_no_slot_of_others() {
     assert!(slots < 3);
 }
 
-/// A card: 70 MB/s, 0.3 ms to get anywhere.
+/// As fast as a card: 70 MB/s, 0.3 ms to get anywhere; the scheduler is told that it queues.
 const CARD: Device = Device::Serial { per_sector: 7_000, seek: 300_000 };
 
 /// Readers in a guest that are answered together come together, 5 ms later; those of other groups

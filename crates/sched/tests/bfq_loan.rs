@@ -194,8 +194,7 @@ fn a_start_is_served_first_however_often_readers_of_its_group_have_begun() {
     }
 }
 
-/// A card; and a program that is loaded in 0.7 s, most of which it thinks, while the device is kept for
-/// it. Where a raise counted for what it lasts there, 3 s, the fifth of them took twice as long.
+/// As fast as a card, but it queues; and a program that is loaded in 0.7 s, most of which it thinks.
 #[test]
 fn programs_that_start_one_after_the_other_are_served_first_on_a_fast_disk_as_well() {
     const CARD: Device = Device::Serial { per_sector: 7_000, seek: 300_000 };

@@ -22,8 +22,8 @@ use super::Bfq;
 use super::queue::Queue;
 use crate::{Class, GroupId, Lead, Nanos};
 
-/// A raise of full length lasts for so long at least, whatever the disk: while a program thinks, the
-/// device is kept for it, and that takes no less time where its disk is fast.
+/// A raise of full length counts for so long at least, even if it lasts for less: while a program thinks,
+/// the device is kept for it, and that takes no less time where its disk is fast.
 const LEAST_RAISE: Nanos = Nanos::from_secs(12);
 /// How many raises of full length a group may be ahead.
 const LONGEST_STARTS: u64 = 2;
