@@ -4,7 +4,7 @@
 mod bfq_world;
 
 use bfq_world::{Client, Device, World};
-use evenkeel_sched::{BfqTunables, GroupId, Nanos, QueueId, Scheduler, Urgency};
+use evenkeel_sched::{BfqTunables, GroupId, Nanos, QueueId, Queueing, Scheduler, Urgency};
 
 const DISK: Device = Device::Serial { per_sector: 50_000, seek: 10_000_000 };
 const fn ms(ms: u64) -> Nanos {
@@ -77,34 +77,122 @@ fn what_is_beside_a_start_that_pauses_sits_out_no_slot_of_others() {
     assert!(slots < 3);
 }
 
-/// As fast as a card: 70 MB/s, 0.3 ms to get anywhere; the scheduler is told that it queues.
+/// As fast as a card: 70 MB/s, 0.3 ms to get anywhere.
 const CARD: Device = Device::Serial { per_sector: 7_000, seek: 300_000 };
 
-/// Readers in a guest that are answered together come together, 5 ms later; those of other groups
-/// always have something, and slots of 125 ms.
-#[test]
-fn readers_beside_a_start_that_has_just_paused_go_before_other_groups_each_time_they_come() {
-    let mut world = World::new(false, CARD, 1);
+/// Adds clients to a group.
+type Prepare = fn(&mut World, GroupId);
+
+/// In one group a program reads once, and pauses; beside it are those whom `prepare` adds. Those
+/// of five other groups always have something, and slots of 125 ms.
+fn starting_on_card(prepare: Prepare) -> World {
+    let one_by_one = BfqTunables { queueing: Queueing::No, ..BfqTunables::default() };
+    let mut world = World::tuned(one_by_one, false, CARD, 1);
     let groups = [(); 6].map(|()| world.group(GroupId::ROOT, 100));
+    prepare(&mut world, groups[0]);
     for &group in &groups[1..] {
         let queue = world.queue(group);
         world.clients.push(Client::new(queue, 2, 256, false));
     }
-    let queue = world.queue(groups[0]);
-    let mut readers = Client::new(queue, 1, 2048, false);
-    readers.think = ms(5);
-    world.clients.push(readers);
     world.run_for(ms(60_000));
     let queue = world.queue(groups[0]);
     let mut program = Client::new(queue, 1, 8, true);
     (program.from, program.left) = (world.now, 1);
     world.clients.push(program);
     world.check = true;
-    world.forget();
-    world.run_for(ms(200));
-    let rounds = world.clients[5].requests;
-    println!("{rounds} rounds");
-    assert!(rounds >= 8, "of 10 without the others");
+    world
+}
+
+/// The same once it has read.
+fn pausing_on_card(prepare: Prepare) -> World {
+    let mut world = starting_on_card(prepare);
+    read_once(&mut world);
+    world
+}
+
+fn read_once(world: &mut World) {
+    while world.clients.last().is_some_and(|program| program.requests == 0) {
+        world.run_for(ms(1));
+    }
+}
+
+/// Two readers whom their guest answers together: both come every 20 ms, for 8 ms of the device.
+fn two_in_order(world: &mut World, group: GroupId) {
+    for _ in 0..2 {
+        let queue = world.queue(group);
+        let mut reader = Client::new(queue, 1, 512, false);
+        (reader.until, reader.period) = (Nanos::ORIGIN + ms(1), ms(20));
+        world.clients.push(reader);
+    }
+}
+
+/// One who comes 20 ms after each answer, when others have been let in.
+fn one_in_order(world: &mut World, group: GroupId) {
+    let queue = world.queue(group);
+    let mut reader = Client::new(queue, 1, 512, false);
+    reader.think = ms(20);
+    world.clients.push(reader);
+}
+
+/// One who always has something.
+fn greedy_one(world: &mut World, group: GroupId) {
+    let queue = world.queue(group);
+    world.clients.push(Client::new(queue, 2, 256, false));
+}
+
+/// Returns which part of the device's time those beside the program have, in each of five times 200 ms.
+fn parts(world: &mut World) -> [f64; 5] {
+    let count = world.clients.len() - 6;
+    let parts = [(); 5].map(|()| {
+        world.forget();
+        world.run_for(ms(200));
+        let sectors: u64 = world.clients[..count].iter().map(|client| client.sectors).sum();
+        (sectors * 7_000) as f64 / ms(200).0 as f64
+    });
+    println!("{parts:.2?} parts");
+    parts
+}
+
+#[test]
+fn readers_beside_a_start_that_has_just_paused_go_before_other_groups_each_time_they_come() {
+    for (prepare, alone) in
+        [(two_in_order as Prepare, 0.36), (one_in_order, 0.15), (greedy_one, 1.0)]
+    {
+        let [at_first, ..] = parts(&mut pausing_on_card(prepare));
+        assert!(at_first > 0.8 * alone, "of {alone} without the others");
+    }
+}
+
+#[test]
+fn that_ends_before_the_group_is_let_go() {
+    let [at_first, rest @ ..] = parts(&mut pausing_on_card(two_in_order));
+    assert!(rest.iter().sum::<f64>() / 4.0 < 0.7 * at_first, "the others have slots, too");
+}
+
+#[test]
+fn they_do_not_beside_a_start_that_somebody_urges() {
+    let mut world = starting_on_card(greedy_one);
+    let queue = world.clients.last().expect("the program").queue;
+    world.bfq.set_spoken_for(world.now, GroupId(1), true);
+    world.bfq.set_urgency(world.now, queue, Urgency::Interactive);
+    read_once(&mut world);
+    let [at_first, ..] = parts(&mut world);
+    assert!(at_first < 0.5, "that is all that is meant");
+}
+
+#[test]
+fn nor_do_they_go_before_what_starts_elsewhere() {
+    let mut world = pausing_on_card(two_in_order);
+    let (began, queue) = (world.now, world.queue(GroupId(2)));
+    let mut program = Client::new(queue, 1, 64, true);
+    (program.from, program.left, program.think) = (began, 20, ms(2));
+    world.clients.push(program);
+    while world.clients.last().is_some_and(|program| program.requests < 20) {
+        world.run_for(ms(1));
+    }
+    let took = world.now - began;
+    println!("{} ms", took.as_millis());
+    assert!(took < ms(65), "20 times 0.8 and 2 ms, and 7 ms of who has the device");
 }
 
 #[test]

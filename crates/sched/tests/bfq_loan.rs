@@ -3,7 +3,7 @@
 mod bfq_world;
 
 use bfq_world::{Client, Device, World};
-use evenkeel_sched::{GroupId, Nanos, Scheduler as _};
+use evenkeel_sched::{BfqTunables, GroupId, Nanos, Queueing, Scheduler as _};
 
 const DISK: Device = Device::Serial { per_sector: 50_000, seek: 10_000_000 };
 const SECOND: Nanos = Nanos::from_secs(1);
@@ -52,7 +52,7 @@ fn who_starts_something_all_the_time_gets_no_more_than_its_share_in_the_long_run
     let later = honest_part(&world);
     println!("of 3 s {at_first:.3}, of 300 s {in_all:.3}, of the next 3000 s {later:.3}");
     assert!(at_first < 0.13, "a start comes first, but for relief");
-    assert!(in_all > 0.4, "half of it, but for a lead of 50 s at most");
+    assert!(in_all > 0.41, "50 s of lead at most are 8 % of this time");
     assert!(later > 0.48, "and then nothing more");
 }
 
@@ -194,11 +194,13 @@ fn a_start_is_served_first_however_often_readers_of_its_group_have_begun() {
     }
 }
 
-/// As fast as a card, but it queues; and a program that is loaded in 0.7 s, most of which it thinks.
+/// As fast as a good card, where a raise lasts for 3 s alone; and a program that is loaded in 0.7 s, most
+/// of which it thinks.
 #[test]
 fn programs_that_start_one_after_the_other_are_served_first_on_a_fast_disk_as_well() {
-    const CARD: Device = Device::Serial { per_sector: 7_000, seek: 300_000 };
-    let mut world = World::new(false, CARD, 1);
+    const CARD: Device = Device::Serial { per_sector: 2_500, seek: 300_000 };
+    let one_by_one = BfqTunables { queueing: Queueing::No, ..BfqTunables::default() };
+    let mut world = World::tuned(one_by_one, false, CARD, 1);
     let groups = [(); 6].map(|()| world.group(GroupId::ROOT, 100));
     for (group, readers) in groups.into_iter().zip([4, 1, 1, 1, 1, 1]) {
         for _ in 0..readers {
@@ -207,12 +209,12 @@ fn programs_that_start_one_after_the_other_are_served_first_on_a_fast_disk_as_we
         }
     }
     world.run_for(Nanos::from_secs(60));
-    let took: Vec<_> = (0..10).map(|_| start_on(&mut world, groups[0])).collect();
+    let took: Vec<_> = (0..15).map(|_| start_on(&mut world, groups[0])).collect();
     println!("{took:?}");
     assert!(took.iter().all(|&took| took < Nanos::from_millis(900)), "{took:?}");
 }
 
-/// Lets a program start in a group, and returns for how long it reads; then 3 s pass.
+/// Lets a program start in a group, and returns for how long it reads; then a second passes.
 fn start_on(world: &mut World, group: GroupId) -> Nanos {
     let (began, queue) = (world.now, world.queue(group));
     let mut program = Client::new(queue, 1, 64, true);
@@ -224,6 +226,6 @@ fn start_on(world: &mut World, group: GroupId) -> Nanos {
     let took = world.now - began;
     world.clients.pop();
     world.bfq.remove_queue(world.now, queue);
-    world.run_for(Nanos::from_secs(3));
+    world.run_for(SECOND);
     took
 }

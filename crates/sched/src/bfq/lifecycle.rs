@@ -167,8 +167,8 @@ impl Bfq {
                 self.engine.lift(self.queues[id as usize].node);
             }
             self.let_take_turns(now, id);
-        } else {
-            self.go_on_in_pause(now, self.queues[id as usize].group);
+        } else if self.groups[self.queues[id as usize].group as usize].contenders == 0 {
+            self.go_on_in_pause(now, id);
         }
         self.enter_busy(id);
         self.engine.activate(now, self.queues[id as usize].node, budget, how);

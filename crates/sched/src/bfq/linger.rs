@@ -21,8 +21,10 @@ use crate::{GroupId, Nanos};
 const MOMENT: Nanos = Nanos::from_secs(1);
 /// The same on a disk that turns, where the tens of requests that are waited for take longer.
 const MOMENT_ROTATIONAL: Nanos = Nanos::from_secs(3);
-/// For this part of it what the group has in hand goes first: by then the program has mostly gone on.
-const AT_FIRST: u64 = 5;
+/// For so long of the former what the group has in hand goes first: by then the program has mostly gone
+/// on. On a disk that turns, where a round of what is waited for takes longer than a slot of others, that
+/// brings programs nothing.
+const AT_FIRST: Nanos = Nanos::from_millis(200);
 
 impl Bfq {
     /// Keeps the groups above a queue lifted for a moment if something starts in it; it is about to
@@ -35,7 +37,7 @@ impl Bfq {
         if !is_meant || !starts || !self.rules.pauses_are_bridged || !self.is_privileged(id) {
             return;
         }
-        let until = now + self.moment();
+        let until = now + if self.rotational { MOMENT_ROTATIONAL } else { MOMENT };
         self.lingers = Some(self.lingers.map_or(until, |at| at.min(until)));
         while group != GroupId::ROOT.0 {
             let at = &mut self.groups[group as usize];
@@ -45,19 +47,18 @@ impl Bfq {
         }
     }
 
-    fn moment(&self) -> Nanos {
-        if self.rotational { MOMENT_ROTATIONAL } else { MOMENT }
-    }
-
-    /// Lets a group, and those above it, sit out no lead over others when what starts there has just
-    /// paused: what else it has in hand goes first.
-    pub(super) fn go_on_in_pause(&mut self, now: Nanos, group: u32) {
-        let at = &self.groups[group as usize];
-        let Some(until) = at.lingers.filter(|_| at.raised == 0) else { return };
-        let moment = self.moment();
-        let has_just_paused = now + moment < until + Nanos(moment.0 / AT_FIRST);
-        if has_just_paused && !at.lingers_urged && self.rules.starts_go_on && !self.owes(group) {
-            self.lift_groups(group);
+    /// Lets the group of a queue, and those above it, sit out no lead over others when what starts there
+    /// has just paused, and the queue turns busy, goes on waiting or has left others behind: what the
+    /// group has in hand goes first, but for what is raised.
+    pub(super) fn go_on_in_pause(&mut self, now: Nanos, id: u32) {
+        let queue = &self.queues[id as usize];
+        let group = &self.groups[queue.group as usize];
+        let Some(until) = group.lingers.filter(|_| !self.rotational && self.wr_busy == 0) else {
+            return;
+        };
+        let has_just_paused = now + MOMENT < until + AT_FIRST;
+        if has_just_paused && !group.lingers_urged {
+            self.lift_groups(queue.group);
         }
     }
 

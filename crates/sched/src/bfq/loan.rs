@@ -9,9 +9,9 @@
 //! any, whatever is served in the group while it is not lifted counts twice. So in the long run
 //! nobody has more than its share by raises, and at any time no more than one such lead.
 //!
-//! Half of it is kept for *short starts*: a program is seldom loaded for longer than an eighth of the
-//! time for which a queue may be raised, and readers that begin, and are raised for all of it, would
-//! leave nothing to the programs that start beside them, one after the other.
+//! The last quarter of it is kept for *short starts*: a program is seldom loaded for longer than an
+//! eighth of the time for which a queue may be raised, and readers that begin, and are raised for all of
+//! it, would leave nothing to the programs that start beside them, one after the other.
 //!
 //! What somebody outside urges has a credit of its own there, and adds nothing to the lead.
 //!
@@ -22,9 +22,10 @@ use super::Bfq;
 use super::queue::Queue;
 use crate::{Class, GroupId, Lead, Nanos};
 
-/// A raise of full length counts for so long at least, even if it lasts for less: while a program thinks,
-/// the device is kept for it, and that takes no less time where its disk is fast.
-const LEAST_RAISE: Nanos = Nanos::from_secs(12);
+/// A raise of full length counts for so long at least, even if it lasts for less, unless an operator
+/// says for how long it does: while a program thinks, the device is kept for it, and that takes no less
+/// time where its disk is fast, or is thought to be, as one from which nobody reads in order.
+const LEAST_RAISE: Nanos = Nanos::from_secs(10);
 /// How many raises of full length a group may be ahead.
 const LONGEST_STARTS: u64 = 2;
 /// A short start has the device for this part of a raise of full length.
@@ -95,7 +96,7 @@ impl Loan {
         let used = if lifted { used } else { Nanos::ZERO };
         self.short_left = if is_over { Nanos::ZERO } else { self.short_left.since(used) };
         let eighths = |count: u64| Nanos(most.0 / 8 * count);
-        self.is_spent = self.lead > eighths(if self.is_spent { 3 } else { 4 });
+        self.is_spent = self.lead > eighths(if self.is_spent { 4 } else { 6 });
         self.is_exhausted = self.lead > eighths(if self.is_exhausted { 7 } else { 8 });
     }
 }
@@ -203,8 +204,12 @@ impl Bfq {
         }
     }
 
+    /// Returns for how long a raise of full length counts.
     fn full_raise(&self) -> Nanos {
-        self.wr_duration().max(LEAST_RAISE)
+        match self.tunables.wr_max_time {
+            Nanos::ZERO => self.wr_duration().max(LEAST_RAISE),
+            _ => self.wr_duration(),
+        }
     }
 
     fn most_lead(&self) -> Nanos {
@@ -284,19 +289,19 @@ mod tests {
     }
 
     #[test]
-    fn a_lead_is_spent_when_it_is_too_large_and_lent_again_when_a_quarter_is_gone() {
+    fn a_lead_is_spent_when_it_is_too_large_and_lent_again_when_a_third_is_gone() {
         let mut loan = Loan::new(at_s(0));
         let half = Share::new(100, 200, 0);
         let spent = (1..100).find(|&second| {
             loan.reckon(at_s(second), at_s(1), half, true, MOST);
             !loan.lends()
         });
-        assert_eq!(spent, Some(9), "half of each second is ahead of the share: 4.5 of 8");
-        let free = (10..100).find(|&second| {
+        assert_eq!(spent, Some(13), "half of each second is ahead of the share: 6.5 of 8");
+        let free = (14..100).find(|&second| {
             loan.reckon(at_s(second), Nanos::from_millis(250), half, false, MOST);
             loan.lends()
         });
-        assert_eq!(free, Some(15), "a quarter of each second is given back: 1.5 in 6");
+        assert_eq!(free, Some(23), "a quarter of each second is given back: 2.5 in 10");
     }
 
     #[test]

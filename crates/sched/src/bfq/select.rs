@@ -343,7 +343,7 @@ impl Bfq {
             if service > 0 {
                 queue.starves_since = now;
             }
-            self.go_on_in_pause(now, group);
+            self.go_on_in_pause(now, id);
             self.engine.expire(node, After::Waits(budget));
             return;
         }
@@ -364,7 +364,9 @@ impl Bfq {
         let memory = if is_expected { self.memory() } else { 0 };
         self.linger(now, id);
         self.leave_busy(id);
-        self.go_on_in_pause(now, group);
+        if self.groups[group as usize].contenders > 0 {
+            self.go_on_in_pause(now, id);
+        }
         self.engine.expire(node, After::Leaves(memory));
         self.reap(id);
     }
