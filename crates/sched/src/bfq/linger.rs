@@ -49,7 +49,7 @@ impl Bfq {
 
     /// Lets the group of a queue, and those above it, sit out no lead over others when what starts there
     /// has just paused, and the queue turns busy, goes on waiting or has left others behind: what the
-    /// group has in hand goes first, but for what is raised.
+    /// group has in hand goes first, as long as nothing anywhere is raised.
     pub(super) fn go_on_in_pause(&mut self, now: Nanos, id: u32) {
         let queue = &self.queues[id as usize];
         let group = &self.groups[queue.group as usize];
