@@ -10,8 +10,8 @@
 //! nobody has more than its share by raises, and at any time no more than one such lead.
 //!
 //! The last quarter of it is kept for *short starts*: a program is seldom loaded for longer than an
-//! eighth of a raise of full length, and readers that begin, and are raised for all of
-//! it, would leave nothing to the programs that start beside them, one after the other.
+//! eighth of a raise of full length, and readers that begin, and are raised for all of it, would leave
+//! nothing to the programs that start beside them, one after the other.
 //!
 //! What somebody outside urges has a credit of its own there, and adds nothing to the lead.
 //!
